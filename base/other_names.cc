@@ -14,7 +14,7 @@ constexpr OtherNames kTable[] = {
     // Who takes part, as launchers have it.
     {"workers world_size",
      "n np nproc nprocs nproc_per_node procs_per_node num_proc num_procs num_processes ntasks "
-     "ntasks_per_node num_worker world_size nranks num_ranks"},
+     "ntasks_per_node num_worker world_size nranks num_ranks g ngpus"},
     {"workers world_size loader_threads", "num_workers"},
     {"loader_threads workers world_size", "workers j dataloader_num_workers dataloader_workers"},
     {"servers num_servers", "ps num_ps num_server s"},
@@ -69,6 +69,10 @@ constexpr OtherNames kTable[] = {
     {"mesh", "tensor_model_parallel_size pipeline_model_parallel_size tp pp"},
     {"compression", "gradient_compression fp16_allreduce grad_compression"},
     {"bucket_bytes", "bucket_cap_mb fusion_threshold_mb bucket_size"},
+    // Of nccl-tests, whose -c, to verify results, is what every benchmark does.
+    {"min_bytes", "minbytes"},
+    {"max_bytes", "maxbytes"},
+    {"factor", "stepfactor"},
     // What is kept and said.
     {"checkpoint", "output output_dir save save_dir checkpoint_dir ckpt ckpt_dir out_dir"},
     {"checkpoint_every", "save_every save_interval save_steps save_freq ckpt_every"},

@@ -86,6 +86,15 @@ TEST(SyncBenchTest, WhatAllRanksTogetherHaveNoMemoryForIsRefusedBeforeTheFirstRo
   }
 }
 
+TEST(SyncBenchTest, FlagsOfNcclTestsLeadToTheRightOnes) {
+  for (const auto& [theirs, ours] : std::map<std::string, std::string>{
+           {"-g=2", "--workers"}, {"--minbytes=4K", "--min_bytes"}, {"--ngpus=2", "--workers"}}) {
+    const Outcome outcome = RunBench({theirs});
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.errors, testing::ElementsAre(HasSubstr(ours)));
+  }
+}
+
 TEST(SyncBenchTest, SizesThatAreRoundedUpAreSaid) {
   const Outcome outcome = RunBench({"--topology=ring", "--bytes=4097,8192", "-n", "1", "-w", "0"});
   EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
