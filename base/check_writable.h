@@ -8,9 +8,13 @@
 
 namespace gradsync {
 
-// Whether the file that `flag` names can be written: found before a job, and not after it. Makes an
-// empty one where there is none. Errors: INVALID_ARGUMENT naming flag, path and why.
+// Whether WriteFileAtomically() will be able to write the file that `flag` names: found before a job,
+// and not after it. Leaves nothing behind and does not touch what is there. OK for an empty path.
+// Errors: INVALID_ARGUMENT naming flag, path and why.
 absl::Status CheckWritable(absl::string_view flag, const std::string& path);
+
+// The same of a folder for files of any name, which is made if it is not there.
+absl::Status CheckFolderWritable(absl::string_view flag, const std::string& path);
 
 }  // namespace gradsync
 

@@ -10,14 +10,17 @@
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/reflection.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/byte_sizes.h"
 #include "base/log_line.h"
+#include "base/other_names.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -154,12 +157,24 @@ class Parser {
         return absl::InvalidArgumentError(absl::StrCat(
             where, ": expected once in the file, found again after line ", first->second));
       }
+      const bool is_word = setting.kind == FlagSetting::Kind::kWord;
+      if (is_word &&
+          (flag->IsOfType<std::string>() || flag->IsOfType<std::vector<std::string>>())) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(where, ": expected a text, found ", setting.value,
+                         ", a boolean or an empty value to YAML; write \"", setting.value,
+                         "\" if the text is meant, or leave the line out"));
+      }
       const bool is_list = setting.kind == FlagSetting::Kind::kList;
       if (is_list && !flag->IsOfType<std::vector<std::string>>()) {
         return absl::InvalidArgumentError(
             absl::StrCat(where, ": expected ", Expected(*flag), ", found a list"));
       }
-      GS_RETURN_IF_ERROR(Set(flag, where, setting.value, path));
+      const absl::optional<bool> truth =
+          flag->IsOfType<bool>() ? ParseTruth(setting.value) : absl::nullopt;
+      GS_RETURN_IF_ERROR(Set(
+          flag, where,
+          truth.has_value() ? absl::string_view(*truth ? "true" : "false") : setting.value, path));
     }
     return absl::OkStatus();
   }
@@ -243,6 +258,48 @@ class Parser {
   // `dashes` stand before a flag's name where the user wrote this one.
   absl::Status Unknown(absl::string_view where, absl::string_view name,
                        absl::string_view dashes) const {
+    const std::string hint = Hint(name, dashes);
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": expected a flag of this program, found ",
+                     hint.empty() ? std::string("an unknown name; --help lists them") : hint));
+  }
+
+  // What was found in place of a flag, and what to write; empty: nothing is known of it.
+  std::string Hint(absl::string_view name, absl::string_view dashes) const {
+    std::string plain = absl::StrReplaceAll(absl::AsciiStrToLower(name), {{"-", "_"}});
+    const std::vector<std::string> others = FlagsHereFor(plain);
+    const auto means = [&](const std::vector<std::string>& flags) {
+      return absl::StrCat("an unknown name; did you mean ",
+                          absl::StrJoin(flags, " or ",
+                                        [dashes](std::string* out, const std::string& flag) {
+                                          absl::StrAppend(out, dashes, flag);
+                                        }),
+                          "?");
+    };
+    if (Find(plain) != nullptr) return means({plain});
+    if (IsPassedOn(plain)) {
+      return absl::StrCat("one of the workers: put it behind --, as in -- ", dashes, plain, "=...");
+    }
+    std::vector<std::string> here;
+    for (const std::string& flag : others) {
+      if (Find(flag) != nullptr) here.push_back(flag);
+    }
+    if (!here.empty()) return means(here);
+    const auto passed_on = std::find_if(
+        others.begin(), others.end(), [this](const std::string& flag) { return IsPassedOn(flag); });
+    const std::string similar = passed_on != others.end() ? *passed_on : MostSimilar(name);
+    if (similar.empty() || !IsPassedOn(similar)) return similar.empty() ? "" : means({similar});
+    return absl::StrCat("an unknown name; did you mean ", dashes, similar,
+                        " of the workers? It stands behind --, as in -- ", dashes, similar, "=...");
+  }
+
+  bool IsPassedOn(const std::string& name) const {
+    const std::vector<std::string>& all = options_.passed_on;
+    return Find(name) == nullptr && std::find(all.begin(), all.end(), name) != all.end();
+  }
+
+  // Of this program's flags, their other spellings and what it passes on; empty: none is near.
+  std::string MostSimilar(absl::string_view name) const {
     std::string best;
     size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
     const auto consider = [&](absl::string_view candidate) {
@@ -259,10 +316,8 @@ class Parser {
     for (const auto& [alias, target] : options_.aliases) {
       if (own_.count(target) > 0) consider(alias);
     }
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ": expected a flag of this program, found an unknown name",
-                     best.empty() ? std::string("; --help lists them")
-                                  : absl::StrCat("; did you mean ", dashes, best, "?")));
+    for (const std::string& flag : options_.passed_on) consider(flag);
+    return best;
   }
 
   const FlagOptions& options_;
@@ -285,6 +340,17 @@ std::string Describe(const Flag& flag, const FlagOptions& options) {
 }
 
 }  // namespace
+
+absl::optional<bool> ParseTruth(absl::string_view text) {
+  const std::string word = absl::AsciiStrToLower(text);
+  for (const char* yes : {"true", "t", "yes", "y", "on", "1"}) {
+    if (word == yes) return true;
+  }
+  for (const char* no : {"false", "f", "no", "n", "off", "0"}) {
+    if (word == no) return false;
+  }
+  return absl::nullopt;
+}
 
 bool ParsedFlags::Sets(absl::string_view flag) const {
   return std::any_of(flags.begin(), flags.end(), [flag](const FlagRecord& record) {

@@ -22,6 +22,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 
 namespace gradsync {
 
@@ -37,6 +38,7 @@ struct FlagSetting {
     kText,     // `value` is what would follow "=" on a command line
     kList,     // the same, elements parted by commas
     kSection,  // a heading, which means nothing; `value` is empty
+    kWord,     // a text that others take for a boolean or for nothing: yes, On, false, None
   };
   std::string name;
   std::string value;
@@ -56,6 +58,10 @@ struct FlagOptions {
   // Flags that may end the line, or stand before another flag, without a value: name -> the value
   // that they then have, such as {"resume", "auto"}.
   std::map<std::string, std::string> alone = {};
+
+  // Flags of the workers that this program starts, and that it passes on to them when they stand
+  // behind `--`: a mistaken one before it is told so. Empty: it passes none on.
+  std::vector<std::string> passed_on = {};
 
   // How --help groups the flags; empty: one list, by name. A flag stands under the first topic that
   // names it; flags that no topic names come last, under "Other". Programs may share a table: names
@@ -92,8 +98,8 @@ struct ParsedFlags {
 
 // Sets the flags that argv (argv[0] is skipped) names and returns the positional arguments in
 // order. Not thread-safe: flags are process-wide; call it once, from main, before threads start.
-// Flags before the first mistake stay set. Errors: INVALID_ARGUMENT for an unknown flag (with a
-// similar name, if there is one), a value that the flag's type refuses, or a missing value, with file
+// Flags before the first mistake stay set. Errors: INVALID_ARGUMENT for an unknown flag (with what it
+// may be here: base/other_names.h, or a similar name), a value that the flag's type refuses, or a missing value, with file
 // and line where a file has it; also a flag that the file sets twice; those of options.read_file;
 // CANCELLED for --help, -h or --version, with the text to be printed as message.
 absl::StatusOr<std::vector<std::string>> ParseFlags(int argc, const char* const* argv,
@@ -109,6 +115,10 @@ ParsedFlags ParseFlagsWithOriginsOrExit(int argc, const char* const* argv,
 // stdout and exits with 0.
 std::vector<std::string> ParseFlagsOrExit(int argc, const char* const* argv,
                                           const FlagOptions& options = {});
+
+// What a bool of a job file may be, in any case: true, yes, y, on, 1 and their opposites; a command
+// line takes all of these but on and off. Unset for other words. Pure.
+absl::optional<bool> ParseTruth(absl::string_view text);
 
 // The value that each flag has now which the binary's own sources define, as text that the flag
 // would parse to it, by name. Thread-safe.

@@ -133,6 +133,37 @@ TEST_F(FlagsTest, UnknownFlagsAreNamedWithASimilarOne) {
   EXPECT_TRUE(absl::StrContains(Error({"--flagfile=x"}), "unknown name"));
 }
 
+// Users of other programs were told that a name is unknown, and no more.
+TEST_F(FlagsTest, NamesOfOtherProgramsAndOtherSpellingsLeadToTheFlagHere) {
+  const std::vector<std::pair<const char*, absl::string_view>> cases = {
+      {"--learning_rate=1", "did you mean --lr?"},
+      {"--learning-rate", "did you mean --lr?"},
+      {"-np", "did you mean --workers?"},
+      {"--nproc_per_node=2", "did you mean --workers?"},
+      {"-n", "did you mean --workers?"},
+      {"--batch-size=2", "did you mean --batch_size?"},
+      {"--Batch-Size=2", "did you mean --batch_size?"},
+      {"--bs=2", "did you mean --batch_size?"},
+  };
+  for (const auto& [argument, expected] : cases) {
+    EXPECT_TRUE(absl::StrContains(Error({argument}), expected)) << Error({argument});
+  }
+  EXPECT_TRUE(absl::StrContains(Error({"--epochs=3"}), "unknown name; --help lists them"));
+}
+
+TEST_F(FlagsTest, FlagsOfWorkersThatStandBeforeTheDashesAreToldWhereTheyBelong) {
+  options_.passed_on = {"steps", "precision", "batch_size"};
+  EXPECT_EQ(
+      Error({"--steps=3"}),
+      "flag --steps: expected a flag of this program, found one of the workers: put it behind "
+      "--, as in -- --steps=...");
+  EXPECT_TRUE(absl::StrContains(Error({"--max-steps"}), "did you mean --steps of the workers?"));
+  EXPECT_TRUE(absl::StrContains(Error({"--amp"}), "as in -- --precision=..."));
+  EXPECT_TRUE(absl::StrContains(Error({"--percision=bf16"}), "did you mean --precision of the "));
+  // One that both have is this program's.
+  EXPECT_TRUE(absl::StrContains(Error({"--batch-size=3"}), "did you mean --batch_size?"));
+}
+
 TEST_F(FlagsTest, BadValuesNameFlagExpectedAndFound) {
   EXPECT_EQ(Error({"--batch_size=abc"}), "flag --batch_size: expected an integer, found \"abc\"");
   EXPECT_EQ(Error({"--batch_size", "1.5"}),

@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "base/deadline.h"
 #include "base/host_port.h"
 
@@ -22,15 +25,24 @@ bool Connected(int descriptor) {
   return getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
 }
 
-bool AwaitConnection(int descriptor, absl::Duration patience) {
+bool AwaitConnection(std::vector<pollfd>* pending, absl::Duration patience) {
   const Deadline deadline = Deadline::In(patience);
-  for (;;) {
-    pollfd wanted = {descriptor, POLLOUT, 0};
+  while (!pending->empty()) {
     const int64_t left = absl::ToInt64Milliseconds(deadline.remaining());
-    const int ready = poll(&wanted, 1, static_cast<int>(left));
-    if (ready > 0) return Connected(descriptor);
-    if (ready == 0 || errno != EINTR) return false;
+    const int ready = poll(pending->data(), pending->size(), static_cast<int>(left));
+    if (ready == 0 || (ready < 0 && errno != EINTR)) return false;
+    for (size_t i = 0; ready > 0 && i < pending->size();) {
+      if ((*pending)[i].revents == 0) {
+        ++i;
+      } else if (Connected((*pending)[i].fd)) {
+        return true;
+      } else {
+        close((*pending)[i].fd);
+        pending->erase(pending->begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    }
   }
+  return false;
 }
 
 }  // namespace
@@ -46,13 +58,22 @@ bool HostAccepts(const std::string& address, absl::Duration patience) {
   if (getaddrinfo(parsed->host.c_str(), port.c_str(), &hints, &found) != 0) {
     return false;
   }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> place(found, &freeaddrinfo);
-  const int descriptor = socket(place->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (descriptor < 0) return false;
-  bool connected = connect(descriptor, place->ai_addr, place->ai_addrlen) == 0;
-  if (!connected && errno == EINPROGRESS) connected = AwaitConnection(descriptor, patience);
-  close(descriptor);
-  return connected;
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> places(found, &freeaddrinfo);
+  // A name may lead to several addresses, at one of which somebody listens: all are tried at once.
+  std::vector<pollfd> pending;
+  const auto close_all = absl::MakeCleanup([&pending] {
+    for (const pollfd& each : pending) close(each.fd);
+  });
+  for (const addrinfo* place = found; place != nullptr; place = place->ai_next) {
+    const int descriptor = socket(place->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (descriptor < 0) continue;
+    pending.push_back({descriptor, POLLOUT, 0});
+    if (connect(descriptor, place->ai_addr, place->ai_addrlen) == 0) return true;
+    if (errno == EINPROGRESS) continue;
+    close(descriptor);
+    pending.pop_back();
+  }
+  return AwaitConnection(&pending, patience);
 }
 
 }  // namespace gradsync

@@ -8,7 +8,7 @@
 namespace gradsync {
 
 // Whether the kernel at `address`, "node7:4000" or "[fe80::1]:4000", takes a TCP connection for whoever
-// listens there; the connection is closed at once. Listening processes that do not run, or have no
+// listens there, at any address that a name leads to; the connection is closed at once. Listening processes that do not run, or have no
 // descriptors left, do not keep their kernel from taking it. False: no answer within `patience`, a
 // refusal, a name that is nobody's, or this process cannot open a socket. Waits for `patience` at
 // most, once a name has been looked up. Thread-safe.

@@ -1,7 +1,9 @@
 #include "base/program_main.h"
 
+#include <pwd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -36,16 +38,51 @@ void Print(Severity severity, absl::string_view program, absl::string_view messa
 }
 
 std::atomic<int64_t> first_interrupt{0};  // nanoseconds of the monotonic clock
+std::atomic<int> first_signal{0};
+
+bool AnnouncesTheEnd(int signal) {
+  return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGHUP;
+}
+
+void KeepFirst(int signal) {
+  int none = 0;
+  interrupt_signal.compare_exchange_strong(none, signal);
+}
 
 void HandleSignal(int signal) {
-  interrupt_signal = signal;
-  if (NoteInterrupt() || interrupt_count == 0) ++interrupt_count;
+  KeepFirst(signal);
+  if (NoteInterrupt(signal) || interrupt_count == 0) ++interrupt_count;
 }
 
 void HandleFirstSignal(int signal) {
-  if (NoteInterrupt()) _exit(128 + signal);
-  int none = 0;
-  interrupt_signal.compare_exchange_strong(none, signal);
+  if (NoteInterrupt(signal)) _exit(128 + signal);
+  KeepFirst(signal);
+}
+
+void HandleEndingSignals(void (*handler)(int)) {
+  for (int signal : EndingSignals()) {
+    struct sigaction action = {};
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+// Of the user, or of this process's for an empty name; empty where the system knows none.
+std::string HomeFolder(const std::string& user) {
+  if (user.empty()) {
+    const std::string home = EnvironmentVariable("HOME").value_or("");
+    if (!home.empty()) return home;
+  }
+  std::vector<char> buffer(1 << 14);
+  passwd entry = {};
+  passwd* found = nullptr;
+  if (user.empty()) {
+    getpwuid_r(getuid(), &entry, buffer.data(), buffer.size(), &found);
+  } else {
+    getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  }
+  return found == nullptr ? "" : found->pw_dir;
 }
 
 }  // namespace
@@ -57,6 +94,11 @@ absl::optional<std::string> EnvironmentVariable(absl::string_view name) {
 
 std::string UserPath(const std::string& path) {
   if (path.empty()) return path;
+  if (path[0] == '~') {
+    const size_t slash = std::min(path.find('/'), path.size());
+    const std::string home = HomeFolder(path.substr(1, slash - 1));
+    if (!home.empty()) return home + path.substr(slash);
+  }
   return ResolvePath(path, EnvironmentVariable("BUILD_WORKING_DIRECTORY").value_or(""));
 }
 
@@ -68,34 +110,47 @@ std::string UserData(const std::string& data) {
   return data;
 }
 
-bool NoteInterrupt() {
+std::vector<int> EndingSignals() {
+  std::vector<int> signals;
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
+    struct sigaction action = {};
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) signals.push_back(signal);
+  }
+  return signals;
+}
+
+bool NoteInterrupt(int signal) {
   constexpr int64_t kTogether = 1'000'000'000;
   timespec time = {};
   clock_gettime(CLOCK_MONOTONIC, &time);
   const int64_t now = int64_t{1'000'000'000} * time.tv_sec + time.tv_nsec;
   int64_t first = 0;
-  return !first_interrupt.compare_exchange_strong(first, now) && now - first >= kTogether;
+  if (first_interrupt.compare_exchange_strong(first, now)) {
+    first_signal = signal;
+    return false;
+  }
+  // The end that was announced has come: a drain that goes on needs the time that is left.
+  const int announced = first_signal;
+  if (AnnouncesTheEnd(announced) && announced != signal) {
+    first_interrupt = now;
+    first_signal = signal;
+    return false;
+  }
+  return now - first >= kTogether;
 }
 
 const std::atomic<int>& InterruptSignal() { return interrupt_signal; }
 
 const std::atomic<int>& InterruptCount() { return interrupt_count; }
 
-void CatchInterrupts() {
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
-}
+void CatchInterrupts() { HandleEndingSignals(HandleSignal); }
 
-void CatchFirstInterrupt() {
-  for (int signal : {SIGINT, SIGTERM}) {
-    struct sigaction action = {};
-    sigaction(signal, nullptr, &action);
-    // As nohup and shells have it for what runs in the background.
-    if (action.sa_handler == SIG_IGN) continue;
-    action = {};
-    action.sa_handler = HandleFirstSignal;
-    action.sa_flags = SA_RESTART;
-    sigaction(signal, &action, nullptr);
-  }
+void CatchFirstInterrupt() { HandleEndingSignals(HandleFirstSignal); }
+
+void EndBySignalsAsFirstProcess() {
+  if (getpid() != 1) return;
+  HandleEndingSignals([](int caught) { _exit(128 + caught); });
 }
 
 int ExitCode(absl::string_view program, int code) {

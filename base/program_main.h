@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -17,32 +18,49 @@ namespace gradsync {
 // The value of a variable of the environment, if it is set. Thread-safe as long as nobody sets one.
 absl::optional<std::string> EnvironmentVariable(absl::string_view name);
 
-// A path of the command line as the user means it: `bazel run` starts programs elsewhere, but a
-// relative path is relative to where the user was. An empty path stays empty. Thread-safe.
+// A path of the command line or of a job file as the user means it: `bazel run` starts programs
+// elsewhere, but a relative path is relative to where the user was; `~` and `~name` at its start are
+// home folders, which a shell does not see behind an equals sign. An empty path stays empty, and
+// `~name` of an unknown user stays a name. Thread-safe.
 std::string UserPath(const std::string& path);
 
 // The same of the path in "cifar10:PATH", "imagefolder:PATH" and "text:PATH"; other values of --data
 // are names and stay what they are.
 std::string UserData(const std::string& data);
 
-// To be called once at each signal that tells this process to end. Returns whether it is another wish
-// than the first: not if it comes within a second, since who ends a whole group of processes tells a
-// launcher, too, which passes it on. May be called from a signal handler; thread-safe.
-bool NoteInterrupt();
+// The signals that ask a process to end in good order: SIGINT and SIGTERM; SIGHUP, as from a terminal
+// that is closed; SIGUSR1 and SIGUSR2, by which schedulers announce the end (sbatch --signal). A
+// signal that this process was started to ignore is left out and stays ignored: nohup does so with
+// SIGHUP, and a script with SIGINT for what runs in its background.
+std::vector<int> EndingSignals();
 
-// The number of the last signal that one of the next two caught; 0 until then. Thread-safe.
+// To be called once at each of these signals. Returns whether the process should now end at once.
+// Signals within one second count as one, since a program that ends a whole group of processes
+// signals the launcher as well, which passes the signal on. The signal that follows an announcement
+// of the end (SIGHUP, SIGUSR1, SIGUSR2), such as the SIGTERM at a time limit, does not hurry either.
+// May be called from a signal handler; thread-safe.
+bool NoteInterrupt(int signal);
+
+// The number of the first signal that one of the next two caught; 0 until then. Thread-safe.
 const std::atomic<int>& InterruptSignal();
 
-// How many signals CatchInterrupts() caught, but for those that repeat the first. Thread-safe.
+// 1 after the first signal that CatchInterrupts() caught, and one more each time that the process
+// should end at once. Thread-safe.
 const std::atomic<int>& InterruptCount();
 
-// From now on SIGINT, SIGTERM and SIGHUP only set InterruptSignal(). Call it once, from main.
+// From now on EndingSignals() only set InterruptSignal(). Call it once, from main.
 void CatchInterrupts();
 
-// From now on the first SIGINT or SIGTERM only sets InterruptSignal(); another wish (NoteInterrupt())
-// ends the process at once, with the code 128 + its number. A signal that the process was told to
-// ignore stays ignored. Call it once, from main, and not with CatchInterrupts().
+// From now on the first of EndingSignals() only sets InterruptSignal(); another wish (NoteInterrupt())
+// ends the process at once, with the code 128 + its number. Call it once, from main, and not with
+// CatchInterrupts().
 void CatchFirstInterrupt();
+
+// The kernel keeps signals from the first process of a container for which it has no handler, so that
+// SIGTERM would do nothing until it is killed. In such a process, EndingSignals() end it from here
+// on, at once, with the code 128 + the signal's number; in others they do what they do. Call it
+// once, from main, before handlers for them are set.
+void EndBySignalsAsFirstProcess();
 
 // The code for the process to end with: `code`, or 1 if that is 0 and stdout did not take all that was
 // written to it (a full disk, say), which a line on stderr tells, whatever the code. To be called last.

@@ -32,6 +32,9 @@ class RegularFile {
   // Bytes, when it was opened.
   int64_t size() const { return size_; }
 
+  // As long as the object.
+  int fd() const { return fd_; }
+
   // Reads the next `bytes` bytes and returns how many there were: fewer only at the file's end.
   // Errors: the errno's code.
   absl::StatusOr<int64_t> Read(char* out, int64_t bytes);

@@ -51,4 +51,19 @@ std::string AsUtf8(absl::string_view text, size_t max_bytes) {
   return utf8;
 }
 
+std::string EscapedAsUtf8(absl::string_view text, size_t max_bytes) {
+  std::string escaped;
+  while (!text.empty()) {
+    const size_t bytes = CharacterBytes(text);
+    const auto first = static_cast<unsigned char>(text[0]);
+    if (bytes == 0 || first < 0x20 || first == 0x7f) {
+      absl::StrAppend(&escaped, "\\x", absl::Hex(first, absl::kZeroPad2));
+    } else {
+      absl::StrAppend(&escaped, text.substr(0, bytes));
+    }
+    text.remove_prefix(std::max<size_t>(bytes, 1));
+  }
+  return AsUtf8(escaped, max_bytes);
+}
+
 }  // namespace gradsync

@@ -4,6 +4,7 @@
 #define GRADSYNC_BASE_UTF8_H_
 
 #include <cstddef>
+#include <limits>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -20,6 +21,12 @@ size_t CharacterBytes(absl::string_view text);
 // `text` as UTF-8 of at most `max_bytes`, which are 3 or more: bytes of no character become U+FFFD
 // each, and where not all fits only whole characters of the beginning are there, then "...".
 std::string AsUtf8(absl::string_view text, size_t max_bytes);
+
+// `text` as UTF-8 in one line: bytes of no character, and controls such as a newline, become \xNN,
+// all else stays, so that two names that differ still differ. Longer than `max_bytes`, which are 3 or
+// more, it ends as in AsUtf8().
+std::string EscapedAsUtf8(absl::string_view text,
+                          size_t max_bytes = std::numeric_limits<size_t>::max());
 
 }  // namespace gradsync
 

@@ -48,5 +48,18 @@ TEST(Utf8Test, WhatDoesNotFitEndsBehindAWholeCharacter) {
   EXPECT_EQ(AsUtf8("\xff\xff", 5), "...");
 }
 
+TEST(Utf8Test, EscapedTextIsOneLineOfCharactersAndStaysDistinct) {
+  EXPECT_EQ(EscapedAsUtf8("Stra\xc3\x9f"
+                          "e"),
+            "Stra\xc3\x9f"
+            "e");
+  EXPECT_EQ(EscapedAsUtf8("Stra\xdf"
+                          "e"),
+            "Stra\\xdfe");
+  EXPECT_EQ(EscapedAsUtf8("a\nb\x7f"), "a\\x0ab\\x7f");
+  EXPECT_EQ(EscapedAsUtf8("abcdefgh", 6), "abc...");
+  EXPECT_EQ(EscapedAsUtf8(""), "");
+}
+
 }  // namespace
 }  // namespace gradsync

@@ -14,6 +14,10 @@ namespace gradsync {
 // not replaced. Errors: the errno's code, naming the path.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content);
 
+// Why WriteFileAtomically() cannot write to `path`, as far as that shows without a change to what is there: a file beside it is
+// written and removed. Empty if it can.
+std::string WhyNotWritable(const std::string& path);
+
 // `path` itself when it is absolute or `directory` is empty, otherwise `path` seen from `directory`.
 std::string ResolvePath(const std::string& path, const std::string& directory);
 

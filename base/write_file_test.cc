@@ -5,6 +5,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -39,6 +41,15 @@ class WriteFileTest : public testing::Test {
   static std::string Read(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+
+  std::vector<std::string> Files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
   }
 
   const TemporaryFolder folder_ = *TemporaryFolder::Create("write_file_test");
@@ -114,6 +125,26 @@ TEST_F(WriteFileTest, AFullDiskAndAFolderThatIsNotThereAreNamed) {
   EXPECT_TRUE(absl::StrContains(full.message(), "/dev/full")) << full;
   const absl::Status nowhere = WriteFileAtomically(Path("no/file"), "x");
   EXPECT_TRUE(absl::IsNotFound(nowhere)) << nowhere;
+}
+
+// What could not be written was found when it was to be written, after the last step of a job.
+TEST_F(WriteFileTest, WhatCannotBeWrittenIsFoundWithoutWritingIt) {
+  EXPECT_EQ(WhyNotWritable(Path("new")), "");
+  EXPECT_NE(access(Path("new").c_str(), F_OK), 0);
+  ASSERT_EQ(WriteFileAtomically(Path("old"), "kept"), absl::OkStatus());
+  EXPECT_EQ(WhyNotWritable(Path("old")), "");
+  EXPECT_EQ(Read(Path("old")), "kept");
+  EXPECT_EQ(WhyNotWritable("/dev/null"), "");
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  EXPECT_EQ(WhyNotWritable(Path("pipe")), "");  // not opened, which would wait for a reader
+
+  EXPECT_EQ(WhyNotWritable(Path("no/file")), "No such file or directory");
+  EXPECT_EQ(WhyNotWritable(Path("old/file")), "Not a directory");
+  EXPECT_EQ(WhyNotWritable(folder_.path()), "Is a directory");
+  EXPECT_NE(WhyNotWritable("/proc/file"), "");
+  ASSERT_EQ(symlink("nowhere/file", Path("astray").c_str()), 0);
+  EXPECT_EQ(WhyNotWritable(Path("astray")), "No such file or directory");
+  EXPECT_EQ(Files(), (std::vector<std::string>{"astray", "old", "pipe"}));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -21,6 +22,15 @@ namespace {
 constexpr size_t kMostSettings = 10000;
 // And a section can be in itself.
 constexpr int kDeepest = 50;
+
+constexpr char kQuoted[] = "!";  // the tag of a text in quotes
+
+// Whether readers of YAML take these plain words for a boolean or, as Python spells it, for nothing.
+bool IsWord(const std::string& text) {
+  const std::string word = absl::AsciiStrToLower(text);
+  return word == "true" || word == "false" || word == "yes" || word == "no" || word == "on" ||
+         word == "off" || text == "None";
+}
 
 absl::Status Unexpected(absl::string_view name, const YAML::Mark& mark, absl::string_view what,
                         absl::string_view expected, absl::string_view found) {
@@ -126,8 +136,13 @@ class Reader {
     FlagSetting setting;
     setting.name = key.Scalar();
     setting.line = key.Mark().line + 1;
+    if (setting.name == "<<" && key.Tag() != kQuoted) {
+      return Unexpected(name_, key.Mark(), "<<: ", "the name of a flag or of a section",
+                        "YAML's merge key; write the lines of the other section out");
+    }
     if (value.IsScalar()) {
       setting.value = value.Scalar();
+      if (value.Tag() != kQuoted && IsWord(setting.value)) setting.kind = FlagSetting::Kind::kWord;
     } else if (value.IsSequence()) {
       setting.kind = FlagSetting::Kind::kList;
       GS_RETURN_IF_ERROR(ReadList(setting.name, value, &setting.value));

@@ -7,8 +7,8 @@
 //     lr_milestones: [30e, 60e]
 //
 // A key is a flag's name. A value is a text as the command line has it, whatever types YAML sees in
-// it, so `no` is a bool's false and a text's "no"; quotes make no difference. base/flags.h checks
-// names and types.
+// it; but a plain `no`, `true` or `None`, without quotes, is no text. Merge keys (<<) are refused.
+// base/flags.h checks names and types.
 
 #ifndef GRADSYNC_BASE_YAML_FLAGS_H_
 #define GRADSYNC_BASE_YAML_FLAGS_H_

@@ -70,6 +70,23 @@ TEST_F(YamlFlagsTest, AFileSetsFlagsInSectionsOrNot) {
   EXPECT_EQ(absl::GetFlag(FLAGS_steps), 10);
 }
 
+TEST_F(YamlFlagsTest, ABoolIsAnyOfYamlsWordsAndATextInQuotesIsOne) {
+  for (const char* word : {"true", "True", "yes", "on", "ON", "1", "y", "'yes'"}) {
+    absl::SetFlag(&FLAGS_nesterov, false);
+    EXPECT_TRUE(Parse(absl::StrCat("nesterov: ", word)).ok()) << word;
+    EXPECT_TRUE(absl::GetFlag(FLAGS_nesterov)) << word;
+  }
+  for (const char* word : {"false", "No", "off", "0", "n"}) {
+    absl::SetFlag(&FLAGS_nesterov, true);
+    EXPECT_TRUE(Parse(absl::StrCat("nesterov: ", word)).ok()) << word;
+    EXPECT_FALSE(absl::GetFlag(FLAGS_nesterov)) << word;
+  }
+  ASSERT_TRUE(Parse("model: 'no'").ok());
+  EXPECT_EQ(absl::GetFlag(FLAGS_model), "no");
+  ASSERT_TRUE(Parse("model: none").ok());
+  EXPECT_EQ(absl::GetFlag(FLAGS_model), "none");
+}
+
 TEST_F(YamlFlagsTest, TheCommandLineWinsOverTheFileAndEveryoneIsRemembered) {
   const absl::StatusOr<ParsedFlags> parsed =
       Parse("lr: 0.5\nnesterov: true\nmilestones: [1]\n",
@@ -115,6 +132,20 @@ TEST_F(YamlFlagsTest, WhatIsWrongIsOneLineWithFileAndLine) {
       // Was read for ever.
       {"{lr: 1},", "job.yaml:1: expected one document, found a second one"},
       {"lr: 1\nmodel: \"mlp", "job.yaml:"},
+      // Made a folder of that name.
+      {"model: no",
+       "job.yaml:1: model: expected a text, found no, a boolean or an empty value to YAML; write "
+       "\"no\" if the text is meant, or leave the line out"},
+      {"lr: 1\nmodel: True", "job.yaml:2: model: expected a text, found True, a boolean"},
+      {"model: off", "job.yaml:1: model: expected a text, found off, a boolean"},
+      {"milestones: Yes", "job.yaml:1: milestones: expected a text, found Yes, a boolean"},
+      {"model: None", "job.yaml:1: model: expected a text, found None, a boolean or an empty"},
+      {"model: ~", "job.yaml:1: model: expected a value (\"\" for an empty text), found nothing"},
+      {"model: null", "job.yaml:1: model: expected a value"},
+      {"steps: yes", "job.yaml:1: steps: expected an integer, found \"yes\""},
+      // Was taken for a heading.
+      {"a: &a {lr: 1}\nb:\n  <<: *a\n  lr: 2",
+       "job.yaml:3: <<: expected the name of a flag or of a section, found YAML's merge key; "},
       {"[a, b]: 1", "job.yaml:1: expected the name of a flag, found a list"},
   };
   for (const auto& [yaml, expected] : cases) {

@@ -18,7 +18,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -26,7 +25,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "base/check_writable.h"
 #include "base/monotonic_time.h"
+#include "base/process_limits.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "benchmarks/comparison/bandwidth_report.h"
@@ -42,7 +43,6 @@
 #include "benchmarks/records/curve_report.h"
 #include "benchmarks/records/html_report.h"
 #include "benchmarks/records/machine_info.h"
-#include "benchmarks/records/out_folder.h"
 #include "benchmarks/records/progress.h"
 #include "benchmarks/records/proto_json.h"
 #include "benchmarks/records/run_records.h"
@@ -50,6 +50,7 @@
 #include "models/model_table.h"
 #include "tools/lab_flags.h"
 #include "tools/runfiles.h"
+#include "tools/worker_flags.h"
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::CompareOptions().topologies,
           "topologies: some of ps, ring, local");
@@ -261,12 +262,10 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, bool default_comparison,
   GS_ASSIGN_OR_RETURN(sweep.train_bench, FindRunfile(argv0, "benchmarks/train_bench"));
   sweep.job.interrupt = &InterruptSignal();
   sweep.job.environment = EnvironmentVariable;
-  const std::string out = absl::GetFlag(FLAGS_out);
-  GS_ASSIGN_OR_RETURN(sweep.out, OpenOutFolder(out, UserPath(out)));
+  sweep.out = UserPath(absl::GetFlag(FLAGS_out));
+  GS_RETURN_IF_ERROR(CheckFolderWritable("out", sweep.out));
   return sweep;
 }
-
-int Cores() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
 void PrintError(absl::string_view message) { gradsync::PrintError("compare", message); }
 
@@ -346,7 +345,7 @@ absl::Status Predict(const Sweep& sweep, const ComparisonPart& part, const Netwo
     return absl::FailedPreconditionError("a step is recorded on the CPU alone");
   }
   EmulatedHosts hosts;
-  hosts.cores = Cores();
+  hosts.cores = HostCores();
   for (const auto& [bandwidth, network] : networks) {
     hosts.rate_factors[bandwidth] = network->record().tcp_factor();
   }
@@ -411,7 +410,8 @@ absl::StatusOr<Networks> PrepareNetworks(Sweep* sweep, proto::RunRecords* record
 }
 
 int Compare(int argc, char** argv) {
-  std::vector<std::string> worker_flags = ParseBenchmarkFlags(argc, argv, kUsage);
+  std::vector<std::string> worker_flags =
+      ParseBenchmarkFlags(argc, argv, kUsage, FlagsBehindDashes());
   absl::StatusOr<Sweep> sweep =
       PrepareSweep(argv[0], AsksForDefault(argc, argv), std::move(worker_flags));
   if (!sweep.ok()) {
@@ -422,7 +422,7 @@ int Compare(int argc, char** argv) {
   proto::RunRecords records;
   *records.mutable_machine() = DescribeMachine();
   records.set_command(CommandLine("compare", argc, argv));
-  const absl::Status writable = WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), records);
+  const absl::Status writable = CheckWritable("json", UserPath(absl::GetFlag(FLAGS_json)));
   if (!writable.ok()) {
     PrintError(writable.message());
     return kBadInput;
@@ -433,7 +433,8 @@ int Compare(int argc, char** argv) {
     PrintError(networks.status().message());
     return InterruptSignal() != 0 ? 128 + InterruptSignal() : kBadInput;
   }
-  const std::vector<double> seconds = ExpectedSeconds(sweep->parts, records.predictions(), Cores());
+  const std::vector<double> seconds =
+      ExpectedSeconds(sweep->parts, records.predictions(), HostCores());
   const int exit_code = RunParts(sweep->parts, sweep->job, *networks, ProgressOnStdout(seconds),
                                  PrintError, &records);
   return Finish(*sweep, &records, exit_code);

@@ -83,13 +83,20 @@ TEST_F(CompareTest, MeshesAreComparedAndEndWithTheBitsOfDataParallelism) {
   }
 }
 
+// In a batch script of Slurm's too, which has a SLURM_PROCID and no SLURM_NTASKS.
 TEST_F(CompareTest, ReplicasInAProcessAreComparedWithWholeBatches) {
-  TestProgram compare(Command({"--topology=ring", "--workers=1", "--link=grpc", "--data_parallel=1,2"}));
+  std::vector<std::string> command = {"/usr/bin/env", "SLURM_PROCID=0", "SLURM_JOB_ID=7"};
+  for (const std::string& word :
+       Command({"--topology=ring", "--workers=1", "--link=grpc", "--data_parallel=1,2"})) {
+    command.push_back(word);
+  }
+  TestProgram compare(command);
   EXPECT_TRUE(compare.Finish(absl::Seconds(240)).ok()) << absl::StrJoin(compare.err(), "\n");
   EXPECT_THAT(
       compare.out(),
-      AllOf(Contains("  bits: only one run of 2 replicas in each with 1 worker, nothing to compare"),
-            Contains(StartsWith("  speed: with 1 worker "))));
+      AllOf(
+          Contains("  bits: only one run of 2 replicas in each with 1 worker, nothing to compare"),
+          Contains(StartsWith("  speed: with 1 worker "))));
 }
 
 TEST_F(CompareTest, EveryConfigurationIsMeasuredAndAllEndWithTheSameBits) {
@@ -281,6 +288,9 @@ TEST_F(CompareTest, BadInputIsOneLineAndExitCode2BeforeAnythingStarts) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--topologies=star"}, "--topology: expected"},
       {{"--toplogies=ps"}, "--toplogies"},
+      {{"--momentum=0.5"}, "found one of the workers: put it behind --, as in -- --momentum=..."},
+      {{"--learning-rate=1"}, "did you mean --lr?"},
+      {{"-np", "2"}, "did you mean --workers?"},
       {{"--servers=0"}, "--servers: expected"},
       {{"--model=resnet19"}, "--model: expected"},
       {{"--precision=fp16"}, "--precision: expected fp32 or bf16 on a CPU"},

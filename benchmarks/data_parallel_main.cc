@@ -20,13 +20,13 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/check_writable.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "benchmarks/comparison/compare_rounds.h"
 #include "benchmarks/comparison/replica_comparison.h"
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/records/machine_info.h"
-#include "benchmarks/records/out_folder.h"
 #include "benchmarks/records/proto_json.h"
 #include "models/model_table.h"
 #include "tools/local_job.h"
@@ -90,8 +90,8 @@ absl::StatusOr<Prepared> Prepare(const char* argv0) {
   if (prepared.worker_binary.empty()) {
     GS_ASSIGN_OR_RETURN(prepared.worker_binary, FindRunfile(argv0, "worker/worker"));
   }
-  const std::string out = absl::GetFlag(FLAGS_out);
-  GS_ASSIGN_OR_RETURN(const std::string folder, OpenOutFolder(out, UserPath(out)));
+  const std::string folder = UserPath(absl::GetFlag(FLAGS_out));
+  GS_RETURN_IF_ERROR(CheckFolderWritable("out", folder));
   prepared.path = folder + "/data_parallel.json";
   return prepared;
 }

@@ -35,9 +35,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/byte_sizes.h"
+#include "base/check_writable.h"
 #include "base/flag_error.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
+#include "benchmarks/exchange/exchange_plan.h"
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/options/compute_flags.h"
 #include "benchmarks/options/flag_checks.h"
@@ -261,8 +263,12 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
   const PeerExchangeOptions options = OptionsFromFlags();
   GS_ASSIGN_OR_RETURN(const std::vector<PeerCase> cases,
                       ListPeerCases(options, records->machine().cores()));
+  for (const PeerCase& each : cases) {
+    const ExchangeOptions& exchange = each.job.exchange;
+    GS_RETURN_IF_ERROR(
+        CheckExchangeMemory(FormatBytes(exchange.bytes), exchange, /*on_host=*/true));
+  }
   GS_ASSIGN_OR_RETURN(const PeerPrograms programs, FindPrograms(argv0));
-  GS_RETURN_IF_ERROR(WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), *records));
   CatchInterrupts();
   std::printf("%s\n%s\n", FormatMachine(records->machine()).c_str(),
               BuildModeWarning(records->machine()).c_str());
@@ -298,9 +304,12 @@ int Peers(int argc, char** argv) {
   *records.mutable_machine() = DescribeMachine();
   records.set_command(CommandLine("peers", argc, argv));
   absl::StatusOr<int> exit_code = 0;
+  const absl::Status writable = CheckWritable("json", UserPath(absl::GetFlag(FLAGS_json)));
   if (!positional.empty()) {
     exit_code = absl::InvalidArgumentError(
         absl::StrCat("expected flags only, found \"", positional[0], "\""));
+  } else if (!writable.ok()) {
+    exit_code = writable;
   } else if (absl::GetFlag(FLAGS_train)) {
     exit_code = CompareTraining(argv[0], &records);
   } else {
@@ -309,7 +318,9 @@ int Peers(int argc, char** argv) {
   if (exit_code.ok()) return *exit_code;
   PrintError(exit_code.status().message());
   if (absl::IsCancelled(exit_code.status())) return 128 + InterruptSignal();
-  return absl::IsInvalidArgument(exit_code.status()) ? kBadInput : 1;
+  const bool refused = absl::IsInvalidArgument(exit_code.status()) ||
+                       absl::IsResourceExhausted(exit_code.status());  // before the first round
+  return refused ? kBadInput : 1;
 }
 
 }  // namespace

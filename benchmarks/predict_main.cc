@@ -25,6 +25,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "base/check_writable.h"
 #include "base/flag_error.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
@@ -297,6 +298,7 @@ absl::Status PredictMeshes(int argc, char** argv) {
 }
 
 absl::Status Predict(int argc, char** argv) {
+  GS_RETURN_IF_ERROR(CheckWritable("json", UserPath(absl::GetFlag(FLAGS_json))));
   if (!absl::GetFlag(FLAGS_mesh).empty()) return PredictMeshes(argc, argv);
   GS_RETURN_IF_ERROR(CheckNoMesh(MeshesFromFlags()));
   const PredictOptions options = OptionsFromFlags();

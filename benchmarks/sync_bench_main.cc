@@ -152,7 +152,10 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
   }
   GS_ASSIGN_OR_RETURN(const std::string device,
                       ResolveDevice(options.device, links, most, CheckGpu));
-  for (SyncBenchCase& c : sweep.cases) c.device = device;
+  for (SyncBenchCase& c : sweep.cases) {
+    c.device = device;
+    GS_RETURN_IF_ERROR(CheckMemoryOf(c));
+  }
   sweep.job.environment = EnvironmentVariable;
   const std::string peers = absl::GetFlag(FLAGS_peers_folder);
   sweep.nccl_tests =
@@ -221,7 +224,15 @@ int SyncBench(int argc, char** argv) {
   measured.program = kName;
   measured.command = CommandLine(kName, argc, argv);
   measured.json = UserPath(absl::GetFlag(FLAGS_json));
-  measured.head = SyncBenchHead();
+  const absl::StatusOr<std::string> padded = PaddedSizes(sweep->cases);
+  if (!padded.ok()) {
+    PrintError(kName, padded.status().message());
+    return kBadInput;
+  }
+  if (!padded->empty()) {
+    measured.head = absl::StrCat("# bytes are padded to multiples of 64: ", *padded, "\n");
+  }
+  absl::StrAppend(&measured.head, SyncBenchHead());
   for (const SyncBenchCase& bench_case : sweep->cases) measured.jobs.push_back(bench_case.job);
   measured.lab = LabFromFlags();
   measured.tcp_rank_binary = sweep->job.tcp_rank_binary;

@@ -22,9 +22,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +34,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "base/check_writable.h"
 #include "base/flag_error.h"
 #include "base/keep_memory.h"
 #include "base/program_main.h"
@@ -226,10 +225,7 @@ absl::Status Record(const std::string& path, const std::string& command) {
   if (!absl::GetFlag(FLAGS_straggler).empty()) {
     return FlagError("straggler", "nothing with --record", absl::GetFlag(FLAGS_straggler));
   }
-  const std::string folder = std::filesystem::path(path).parent_path();
-  if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("--record: cannot write ", path));
-  }
+  GS_RETURN_IF_ERROR(CheckWritable("record", path));
   PrintMachine(DescribeMachine());
   const std::string busy = BusyWarning(BusyCores(absl::Seconds(1)));
   if (!busy.empty()) std::printf("%s\n", busy.c_str());

@@ -23,6 +23,8 @@ constexpr char kStep[] = "step_";
 constexpr char kWriting[] = ".writing_";
 constexpr char kRemoving[] = ".removing_";
 constexpr char kNewLink[] = ".link_";
+constexpr char kProbe[] = ".probe_";
+constexpr char kNotRemoved[] = "an old checkpoint is not removed";
 
 std::string NameOf(absl::string_view prefix, int64_t step) {
   return absl::StrFormat("%s%08d", prefix, step);
@@ -137,20 +139,40 @@ std::string CheckpointFolder::In(absl::string_view name) const {
 
 std::string CheckpointFolder::PendingPath() const { return In(NameOf(kWriting, step_)); }
 
+absl::Status CheckpointFolder::RemoveLeftovers(const std::string& needed) {
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_->List(path_));
+  for (const std::string& name : names) {
+    for (const char* prefix : {kWriting, kRemoving, kNewLink, kProbe}) {
+      if (!absl::StartsWith(name, prefix)) continue;
+      const absl::Status removed = files_->Remove(In(name));
+      // What is in it would be in the new one.
+      if (In(name) == needed) GS_RETURN_IF_ERROR(removed);
+      WarnUnlessOk(kNotRemoved, removed);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointFolder::Probe() {
+  GS_RETURN_IF_ERROR(files_->MakeFolder(path_));
+  const std::string made = In(absl::StrCat(kProbe, "made"));
+  const std::string renamed = In(absl::StrCat(kProbe, "renamed"));
+  GS_RETURN_IF_ERROR(RemoveLeftovers(renamed));
+  GS_RETURN_IF_ERROR(files_->MakeFolder(made));
+  GS_RETURN_IF_ERROR(
+      WriteCheckpointFile(*files_, absl::StrCat(made, "/", kManifest), kProbe).status());
+  GS_RETURN_IF_ERROR(files_->Sync(made));
+  GS_RETURN_IF_ERROR(files_->Rename(made, renamed));
+  GS_RETURN_IF_ERROR(files_->Sync(path_));
+  GS_RETURN_IF_ERROR(MakeLink(kManifest, absl::StrCat(renamed, "/", kLatest)));
+  return files_->Remove(renamed);
+}
+
 absl::Status CheckpointFolder::Begin(int64_t step) {
   step_ = step;
   pending_.clear();
   GS_RETURN_IF_ERROR(files_->MakeFolder(path_));
-  GS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_->List(path_));
-  for (const std::string& name : names) {
-    for (const char* prefix : {kWriting, kRemoving, kNewLink}) {
-      if (!absl::StartsWith(name, prefix)) continue;
-      const absl::Status removed = files_->Remove(In(name));
-      // What is in it would be in the new one.
-      if (In(name) == PendingPath()) GS_RETURN_IF_ERROR(removed);
-      WarnUnlessOk(removed);
-    }
-  }
+  GS_RETURN_IF_ERROR(RemoveLeftovers(PendingPath()));
   return files_->MakeFolder(PendingPath());
 }
 
@@ -180,46 +202,65 @@ absl::Status CheckpointFolder::Commit() {
   if (replaces) GS_RETURN_IF_ERROR(files_->Rename(In(name), aside));
   GS_RETURN_IF_ERROR(files_->Rename(PendingPath(), In(name)));
   GS_RETURN_IF_ERROR(files_->Sync(path_));
-  if (replaces) WarnUnlessOk(files_->Remove(aside));
-  GS_RETURN_IF_ERROR(SetLink(kLatest, step_));
+  if (replaces) WarnUnlessOk(kNotRemoved, files_->Remove(aside));
+  SetLink(kLatest, step_);
   RemoveOld();
   return absl::OkStatus();
 }
 
-absl::Status CheckpointFolder::SetBest(int64_t step) { return SetLink(kBest, step); }
+void CheckpointFolder::SetBest(int64_t step) { SetLink(kBest, step); }
 
 absl::Status CheckpointFolder::RestoreLinks(int64_t step, int64_t best) {
   GS_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, CheckpointSteps(*files_, path_));
   for (const auto& [link, target] : {std::make_pair(kLatest, step), std::make_pair(kBest, best)}) {
     if (!std::binary_search(steps.begin(), steps.end(), target)) continue;
-    const absl::StatusOr<std::string> found = files_->ReadLink(In(link));
+    const absl::StatusOr<std::string> found = LinkTarget(*files_, In(link));
     if (found.ok() && *found == NameOf(kStep, target)) continue;
-    GS_RETURN_IF_ERROR(SetLink(link, target));
+    SetLink(link, target);
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckpointFolder::SetLink(absl::string_view name, int64_t step) {
+// The checkpoint that it names is as good without it.
+void CheckpointFolder::SetLink(absl::string_view name, int64_t step) {
   const std::string made = In(absl::StrCat(kNewLink, name));
-  GS_RETURN_IF_ERROR(files_->Remove(made));
-  GS_RETURN_IF_ERROR(files_->Link(NameOf(kStep, step), made));
-  GS_RETURN_IF_ERROR(files_->Rename(made, In(name)));
-  return files_->Sync(path_);
+  const std::string path = In(name);
+  absl::Status status = files_->Remove(made);
+  if (status.ok()) status = MakeLink(NameOf(kStep, step), made);
+  if (status.ok() && !files_->Rename(made, path).ok()) {
+    // Some file systems do not rename over what is there.
+    status = files_->Remove(path);
+    if (status.ok()) status = files_->Rename(made, path);
+  }
+  if (status.ok()) status = files_->Sync(path_);
+  WarnUnlessOk(absl::StrCat(name, " does not name the checkpoint of step ", step), status);
+}
+
+absl::Status CheckpointFolder::MakeLink(absl::string_view target, const std::string& path) {
+  const absl::Status linked = files_->Link(std::string(target), path);
+  if (linked.ok()) return linked;
+  GS_RETURN_IF_ERROR(WriteCheckpointFile(*files_, path, absl::StrCat(target, "\n")).status());
+  if (!said_no_links_ && warn_ != nullptr) {
+    warn_(absl::StrCat(path_, ": no symbolic links there, so latest and best are files that hold a",
+                       " checkpoint's name: ", linked.message()));
+  }
+  said_no_links_ = true;
+  return absl::OkStatus();
 }
 
 // What stays takes room; the checkpoints are as good.
-void CheckpointFolder::WarnUnlessOk(const absl::Status& removed) const {
-  if (removed.ok() || warn_ == nullptr) return;
-  warn_(absl::StrCat("an old checkpoint is not removed, the job goes on: ", removed.message()));
+void CheckpointFolder::WarnUnlessOk(absl::string_view what, const absl::Status& status) const {
+  if (status.ok() || warn_ == nullptr) return;
+  warn_(absl::StrCat(what, ", the job goes on: ", status.message()));
 }
 
 void CheckpointFolder::RemoveOld() {
   const absl::StatusOr<std::vector<int64_t>> found = CheckpointSteps(*files_, path_);
-  WarnUnlessOk(found.status());
+  WarnUnlessOk(kNotRemoved, found.status());
   std::vector<int64_t> steps = found.value_or(std::vector<int64_t>());
   std::set<std::string> linked;
   for (const char* link : {kLatest, kBest}) {
-    const absl::StatusOr<std::string> target = files_->ReadLink(In(link));
+    const absl::StatusOr<std::string> target = LinkTarget(*files_, In(link));
     if (target.ok()) linked.insert(*target);
   }
   for (int kept = 0; !steps.empty(); steps.pop_back()) {
@@ -229,7 +270,7 @@ void CheckpointFolder::RemoveOld() {
     const std::string aside = In(NameOf(kRemoving, steps.back()));
     absl::Status removed = files_->Rename(In(name), aside);
     if (removed.ok()) removed = files_->Remove(aside);
-    WarnUnlessOk(removed);
+    WarnUnlessOk(kNotRemoved, removed);
   }
 }
 
@@ -243,6 +284,25 @@ absl::StatusOr<std::vector<int64_t>> CheckpointSteps(FileSystem& files, const st
   }
   std::sort(steps.begin(), steps.end());
   return steps;
+}
+
+absl::StatusOr<std::string> LinkTarget(FileSystem& files, const std::string& path) {
+  const absl::StatusOr<std::string> target = files.ReadLink(path);
+  if (target.ok()) return target;
+  GS_ASSIGN_OR_RETURN(const std::string text, files.Read(path));
+  const std::string name(absl::StripSuffix(text, "\n"));
+  if (StepOf(name) >= 0) return name;
+  return absl::DataLossError(
+      absl::StrCat(path, ": expected a checkpoint's name, found other text"));
+}
+
+std::string FollowLink(FileSystem& files, const std::string& path) {
+  const std::string link(absl::StripSuffix(path, "/"));
+  absl::string_view folder = link;
+  if (!absl::ConsumeSuffix(&folder, kLatest) && !absl::ConsumeSuffix(&folder, kBest)) return path;
+  if (!absl::EndsWith(folder, "/") || files.ReadLink(link).ok()) return path;
+  const absl::StatusOr<std::string> target = LinkTarget(files, link);
+  return target.ok() ? absl::StrCat(folder, *target) : path;
 }
 
 absl::StatusOr<Checkpoint> FindNewestWhole(FileSystem& files, const std::string& path,

@@ -7,8 +7,12 @@
 //   DIR/best -> step_00000080      the one that the job thinks best, if it says so
 //   DIR/.writing_00000160/         one that is being written, or was when a writer was killed
 //
+//   DIR/.lock                      kept by the job that writes (checkpoint/folder_lock.h)
+//
 // Each file is written and synced, then the manifest; then the folder .writing_ is synced, gets its
 // name, and DIR is synced; only then `latest` is replaced, by a rename too.
+//
+// Where the file system has no symbolic links, `latest` and `best` are files that hold the name.
 
 #ifndef GRADSYNC_CHECKPOINT_CHECKPOINT_FOLDER_H_
 #define GRADSYNC_CHECKPOINT_CHECKPOINT_FOLDER_H_
@@ -62,11 +66,16 @@ class Checkpoint {
 class CheckpointFolder {
  public:
   // `files` must outlive the result. Keeps the newest `keep` (at least 1) checkpoints, and those
-  // that links name. `warn` is told, in a line each, what could not be removed, which fails nothing;
-  // may be null. Nothing is touched yet.
+  // that links name. `warn` is told, in a line each, what could not be removed or linked, which fails
+  // nothing; may be null. Nothing is touched yet.
   CheckpointFolder(FileSystem* files, std::string path, int keep,
                    std::function<void(absl::string_view line)> warn = nullptr)
       : files_(files), path_(std::move(path)), keep_(keep), warn_(std::move(warn)) {}
+
+  // Does once whatever a checkpoint will need the file system to do, and leaves nothing of it but
+  // the folder itself; removes what an earlier writer has left. A job that cannot write finds it
+  // here before it trains.
+  absl::Status Probe();
 
   // Removes what an earlier writer has left and begins the checkpoint of `step`.
   absl::Status Begin(int64_t step);
@@ -85,7 +94,7 @@ class CheckpointFolder {
   absl::Status Commit();
 
   // Lets `best` name the checkpoint of `step`.
-  absl::Status SetBest(int64_t step);
+  void SetBest(int64_t step);
 
   // For a job that goes on from the checkpoint of `step`, the best of which was that of `best` (0:
   // none): lets `latest` and `best` name these, where they are in this folder and a writer was
@@ -93,9 +102,11 @@ class CheckpointFolder {
   absl::Status RestoreLinks(int64_t step, int64_t best);
 
  private:
-  absl::Status SetLink(absl::string_view name, int64_t step);
+  absl::Status RemoveLeftovers(const std::string& needed);
+  void SetLink(absl::string_view name, int64_t step);
+  absl::Status MakeLink(absl::string_view target, const std::string& path);
   void RemoveOld();
-  void WarnUnlessOk(const absl::Status& removed) const;
+  void WarnUnlessOk(absl::string_view what, const absl::Status& status) const;
   std::string In(absl::string_view name) const;
 
   FileSystem* const files_;
@@ -103,6 +114,7 @@ class CheckpointFolder {
   const int keep_;
   const std::function<void(absl::string_view line)> warn_;
   int64_t step_ = 0;
+  bool said_no_links_ = false;
   std::map<std::string, CheckpointFile> pending_;
 };
 
@@ -113,6 +125,13 @@ absl::StatusOr<CheckpointFile> WriteCheckpointFile(FileSystem& files, const std:
 // Steps of the checkpoints in the folder at `path`, in order, whole or not; none if there is no
 // folder.
 absl::StatusOr<std::vector<int64_t>> CheckpointSteps(FileSystem& files, const std::string& path);
+
+// What a link of a folder of checkpoints, or the file in its place, names: "step_00000120".
+absl::StatusOr<std::string> LinkTarget(FileSystem& files, const std::string& path);
+
+// `path` itself, but where that is the file that stands for DIR/latest or DIR/best, the checkpoint
+// that it names.
+std::string FollowLink(FileSystem& files, const std::string& path);
 
 // The newest checkpoint in the folder at `path` whose files are all as they were written. Why those
 // that are newer are not is added to `damaged`, a line each. Errors: NOT_FOUND when there is none.

@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "base/temporary_folder.h"
 #include "checkpoint/file_system.h"
+#include "checkpoint/folder_lock.h"
 #include "checkpoint/watched_file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -24,6 +25,7 @@
 namespace gradsync {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -117,7 +119,7 @@ TEST_F(CheckpointFolderTest, TheNewestStayAndTheBest) {
     ASSERT_EQ(WriteOne(real_.get(), step), absl::OkStatus());
     CheckpointFolder folder(real_.get(), path_, 2);
     if (step != 2) continue;
-    ASSERT_EQ(folder.SetBest(2), absl::OkStatus());
+    folder.SetBest(2);
   }
   EXPECT_THAT(real_->List(path_).value(),
               ElementsAre("best", "latest", "step_00000002", "step_00000004", "step_00000005"));
@@ -154,11 +156,11 @@ TEST_F(CheckpointFolderTest, LinksThatAKilledWriterDidNotSetAreSetByWhoGoesOn) {
   EXPECT_EQ(folder.RestoreLinks(1, 1), absl::OkStatus());  // no folder, nothing to do
   ASSERT_EQ(WriteOne(real_.get(), 1), absl::OkStatus());
   ASSERT_EQ(WriteOne(real_.get(), 2), absl::OkStatus());
-  ASSERT_EQ(folder.SetBest(1), absl::OkStatus());
+  folder.SetBest(1);
   std::vector<std::string> calls;
   WatchedFileSystem killed = Watched(11, &calls);
-  ASSERT_FALSE(WriteOne(&killed, 3).ok());
-  ASSERT_EQ(calls.back(), "remove .link_latest");
+  ASSERT_EQ(WriteOne(&killed, 3), absl::OkStatus());
+  ASSERT_EQ(calls[11], "remove .link_latest");
   ASSERT_EQ(Newest(), 3);
   expect_links("step_00000002", "step_00000001");
   ASSERT_EQ(folder.RestoreLinks(3, 3), absl::OkStatus());
@@ -167,6 +169,71 @@ TEST_F(CheckpointFolderTest, LinksThatAKilledWriterDidNotSetAreSetByWhoGoesOn) {
   ASSERT_EQ(folder.RestoreLinks(7, 6), absl::OkStatus());
   ASSERT_EQ(folder.RestoreLinks(3, 0), absl::OkStatus());
   expect_links("step_00000003", "step_00000003");
+}
+
+// On a file system without symbolic links, or without a rename over what is there, such as SMB's and
+// exFAT, a job ended at its first checkpoint.
+TEST_F(CheckpointFolderTest, WithoutSymbolicLinksFilesNameTheNewestAndTheBest) {
+  for (const char* call : {"rename ", "none"}) {
+    ASSERT_EQ(real_->Remove(path_), absl::OkStatus());
+    WatchedFileSystem files([&](const std::string& what) -> absl::Status {
+      if (absl::StartsWith(what, "link ")) return absl::PermissionDeniedError("no links");
+      const size_t to = what.find(" to ");
+      const bool over = to != std::string::npos && std::filesystem::exists(what.substr(to + 4));
+      if (absl::StartsWith(what, call) && over) return absl::AlreadyExistsError("it is there");
+      return absl::OkStatus();
+    });
+    std::vector<std::string> warnings;
+    CheckpointFolder folder(&files, path_, 1,
+                            [&](absl::string_view line) { warnings.emplace_back(line); });
+    ASSERT_EQ(folder.Probe(), absl::OkStatus());
+    for (int64_t step : {1, 2, 3}) {
+      ASSERT_EQ(folder.Begin(step), absl::OkStatus());
+      ASSERT_EQ(folder.Add("model.pt", ContentOf(step)), absl::OkStatus());
+      ASSERT_EQ(folder.Add("state", absl::StrCat(step)), absl::OkStatus());
+      ASSERT_EQ(folder.Commit(), absl::OkStatus());
+      if (step == 1) folder.SetBest(1);
+      EXPECT_EQ(Newest(), step);
+    }
+    EXPECT_THAT(warnings, ElementsAre(AllOf(HasSubstr("no symbolic links"), HasSubstr(path_))));
+    EXPECT_THAT(real_->List(path_).value(),
+                ElementsAre("best", "latest", "step_00000001", "step_00000003"));
+    EXPECT_EQ(real_->Read(path_ + "/latest").value(), "step_00000003\n");
+    EXPECT_EQ(FollowLink(*real_, path_ + "/latest"), path_ + "/step_00000003");
+    EXPECT_EQ(FollowLink(*real_, path_ + "/best/"), path_ + "/step_00000001");
+    EXPECT_EQ(FollowLink(*real_, path_ + "/step_00000003"), path_ + "/step_00000003");
+  }
+}
+
+// Two jobs on one folder removed each other's files.
+TEST(FolderLockTest, TheSecondIsToldWhoHasItAndTheNextOneGetsIt) {
+  const TemporaryFolder temporary = TemporaryFolder::Create("lock-").value();
+  const std::string path = temporary.path() + "/not/there";
+  {
+    const auto first = FolderLock::Take(path, "job 1");
+    ASSERT_TRUE(first.ok()) << first.status();
+    EXPECT_EQ(FolderLock::Take(path, "job 2").status(),
+              absl::FailedPreconditionError("in use by job 1"));
+  }
+  EXPECT_TRUE(FolderLock::Take(path, "job 3").ok());
+  EXPECT_FALSE(FolderLock::Take(path + "/.lock", "job 4").ok());  // which is no folder
+}
+
+// What could not be done was found at the first checkpoint, after hours of training.
+TEST_F(CheckpointFolderTest, AProbeMeetsWhateverACheckpointWouldMeet) {
+  std::vector<std::string> calls;
+  WatchedFileSystem good = Watched(100, &calls);
+  CheckpointFolder folder(&good, path_, 1);
+  ASSERT_EQ(folder.Probe(), absl::OkStatus());
+  EXPECT_THAT(real_->List(path_).value(), ElementsAre());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (absl::StartsWith(calls[i], "link ")) continue;
+    std::vector<std::string> again;
+    WatchedFileSystem files = Watched(static_cast<int>(i), &again);
+    EXPECT_FALSE(CheckpointFolder(&files, path_, 1).Probe().ok()) << calls[i];
+  }
+  ASSERT_EQ(folder.Probe(), absl::OkStatus());  // removes what those have left
+  EXPECT_THAT(real_->List(path_).value(), ElementsAre());
 }
 
 TEST_F(CheckpointFolderTest, ADamagedOneIsNamedAndTheOneBeforeIsTaken) {

@@ -1,12 +1,15 @@
 #include "checkpoint/file_system.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +25,12 @@ absl::Status Failed(int error, absl::string_view what, const std::string& path) 
 
 absl::Status Failed(const std::error_code& error, absl::string_view what, const std::string& path) {
   return error ? Failed(error.value(), what, path) : absl::OkStatus();
+}
+
+// What fsync says of a file system that has no such thing, mostly of folders: FUSE, SMB, 9p. There is
+// nothing more that a writer could do.
+bool CannotSync(int error) {
+  return error == EINVAL || error == ENOSYS || error == ENOTSUP || error == EOPNOTSUPP;
 }
 
 // An open file, closed at the end of its scope.
@@ -79,8 +88,9 @@ class LocalFileSystem : public FileSystem {
 
   absl::Status Sync(const std::string& path) override {
     const File file(path, O_RDONLY);
-    if (!file.is_open() || fsync(file.fd()) != 0) return Failed(errno, "sync", path);
-    return absl::OkStatus();
+    if (!file.is_open()) return Failed(errno, "sync", path);
+    if (fsync(file.fd()) == 0 || CannotSync(errno)) return absl::OkStatus();
+    return Failed(errno, "sync", path);
   }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {
@@ -119,6 +129,22 @@ class LocalFileSystem : public FileSystem {
     GS_RETURN_IF_ERROR(Failed(error, "list", path));
     std::sort(names.begin(), names.end());
     return names;
+  }
+
+  absl::StatusOr<Room> RoomIn(const std::string& path) override {
+    constexpr double kUnknown = std::numeric_limits<double>::infinity();
+    struct statvfs disk;
+    if (statvfs(path.c_str(), &disk) != 0) return Failed(errno, "find the room in", path);
+    Room room;
+    // A file system that has no number says 0 of 0.
+    room.free = disk.f_blocks == 0
+                    ? kUnknown
+                    : static_cast<double>(geteuid() == 0 ? disk.f_bfree : disk.f_bavail) *
+                          static_cast<double>(disk.f_frsize);
+    struct rlimit file;
+    const bool limited = getrlimit(RLIMIT_FSIZE, &file) == 0 && file.rlim_cur != RLIM_INFINITY;
+    room.largest_file = limited ? static_cast<double>(file.rlim_cur) : kUnknown;
+    return room;
   }
 };
 

@@ -27,7 +27,7 @@ class FileSystem {
   // A new folder, and those above it that are missing; OK if it is there.
   virtual absl::Status MakeFolder(const std::string& path) = 0;
 
-  // fsync of a file, or of a folder: then its names are on the disk.
+  // fsync of a file, or of a folder: then its names are on the disk. OK on a file system that cannot.
   virtual absl::Status Sync(const std::string& path) = 0;
 
   // Replaces `to`, if that is a file, a symbolic link or an empty folder, at once.
@@ -42,6 +42,14 @@ class FileSystem {
 
   // Names in a folder, sorted.
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
+
+  // Bytes that this process may still write below a folder, and to one file there; infinite where
+  // the system does not say.
+  struct Room {
+    double free = 0;
+    double largest_file = 0;
+  };
+  virtual absl::StatusOr<Room> RoomIn(const std::string& path) = 0;
 };
 
 // The machine's own.

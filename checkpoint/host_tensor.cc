@@ -54,8 +54,7 @@ absl::StatusOr<int64_t> CountElements(const std::vector<int64_t>& sizes, int64_t
   for (int64_t size : sizes) {
     if (size > most / count) {
       return absl::DataLossError(absl::StrCat("sizes [", absl::StrJoin(sizes, ", "),
-                                              "] are more than the ", most,
-                                              " elements that are there"));
+                                              "] are more than ", most, " elements"));
     }
     count *= size;
   }

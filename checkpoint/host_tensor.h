@@ -45,6 +45,11 @@ struct HostTensor {
   std::string data;  // the elements in row-major order, little endian
 };
 
+struct TensorShape {
+  std::string name;
+  std::vector<int64_t> sizes;
+};
+
 // "float32 [64, 3, 7, 7]", as messages have it.
 std::string Describe(const HostTensor& tensor);
 

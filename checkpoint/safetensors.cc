@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 
@@ -23,7 +24,9 @@ using google::protobuf::Struct;
 using google::protobuf::Value;
 
 constexpr char kMetadata[] = "__metadata__";
-constexpr uint64_t kMostHeaderBytes = 100 << 20;  // as the format's own reader has it
+// Parsing takes up to 80 times as much memory. Some hundred bytes are a tensor's, so that a model has
+// some hundred kilobytes.
+constexpr uint64_t kMostHeaderBytes = 32 << 20;
 
 absl::Status Damaged(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("safetensors: ", what));
@@ -31,17 +34,23 @@ absl::Status Damaged(absl::string_view what) {
 
 std::string Shown(absl::string_view name) { return absl::CHexEscape(name.substr(0, 200)); }
 
+// JSON is UTF-8, and a file with other bytes could not be read again; a path may have any.
 void AppendQuoted(absl::string_view text, std::string* json) {
   json->push_back('"');
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
+  while (!text.empty()) {
+    const size_t bytes = CharacterBytes(text);
+    const auto first = static_cast<unsigned char>(text[0]);
+    if (bytes == 0) {
+      absl::StrAppend(json, "\\\\x", absl::Hex(first, absl::kZeroPad2));
+    } else if (first == '"' || first == '\\') {
       json->push_back('\\');
-      json->push_back(c);
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppend(json, "\\u00", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+      json->push_back(text[0]);
+    } else if (first < 0x20) {
+      absl::StrAppend(json, "\\u00", absl::Hex(first, absl::kZeroPad2));
     } else {
-      json->push_back(c);
+      absl::StrAppend(json, text.substr(0, bytes));
     }
+    text.remove_prefix(std::max<size_t>(bytes, 1));
   }
   json->push_back('"');
 }
@@ -157,7 +166,11 @@ absl::StatusOr<Safetensors> DecodeSafetensors(absl::string_view file) {
   }
   std::memcpy(&length, file.data(), sizeof(length));
   file.remove_prefix(sizeof(length));
-  if (length > kMostHeaderBytes || length > file.size()) {
+  if (length > kMostHeaderBytes && length <= file.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("safetensors: expected a header of at most ",
+                                                   kMostHeaderBytes, " bytes, found ", length));
+  }
+  if (length > file.size()) {
     return Damaged(
         absl::StrCat("a header of ", length, " bytes in a file of ", file.size() + sizeof(length)));
   }

@@ -19,12 +19,14 @@ struct Safetensors {
   std::map<std::string, std::string> metadata;  // what the header has as __metadata__
 };
 
-// The header ends at a multiple of 8 bytes; tensors follow in their order. Errors: INVALID_ARGUMENT for a name that is there twice or is
-// "__metadata__".
+// The header ends at a multiple of 8 bytes; tensors follow in their order. Errors: INVALID_ARGUMENT
+// for a name that is there twice or is "__metadata__".
 absl::StatusOr<std::string> EncodeSafetensors(const Safetensors& content);
 
-// Errors: INVALID_ARGUMENT for a dtype that is not an ElementType, naming the tensor; DATA_LOSS for
-// a file that is cut off, has holes or bytes too many, or whose header is not as above.
+// Takes memory for what the file has, and at most 80 bytes for each byte of its header. Errors:
+// INVALID_ARGUMENT for a dtype that is not an ElementType, naming the tensor, and for a header of
+// more than 32 MiB; DATA_LOSS for a file that is cut off, has holes or bytes too many, or whose
+// header is not as above.
 absl::StatusOr<Safetensors> DecodeSafetensors(absl::string_view file);
 
 }  // namespace gradsync

@@ -9,21 +9,24 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "checkpoint/host_tensor.h"
+#include "checkpoint/weight_dict.h"
 
 namespace gradsync {
 
 // A file that torch.load(..., weights_only=True) reads as a dict of tensors by name, in this order.
-// Only what PyTorch 1.13 and 2.x both accept there is in it. Errors: OUT_OF_RANGE beyond 4 GiB.
+// Only what PyTorch 1.13 and 2.x both accept there is in it; beyond 4 GiB it is a zip64 archive.
 absl::StatusOr<std::string> EncodeTorchFile(const std::vector<HostTensor>& tensors);
 
-// The tensors of a state dict that torch.save wrote, in its order, contiguous, whatever their
-// strides and whichever storage they share. A dict whose entry "state_dict" or "model" is the state
-// dict is as good; other entries beside it are left alone. Reads nothing outside `file` and runs
-// nothing in it.
+// The dict that torch.save, or LibTorch's torch::pickle_save, wrote, and the dicts that it has under
+// strings, down to the third level. Other values beside weights, such as an optimizer's state or
+// objects of any class, are passed over. What torch.load would read is read with the same values,
+// whatever strides a tensor has and whichever storage it shares, or refused by name. Reads nothing
+// outside `file` and runs nothing in it; the tensors that are read take at most four times its
+// bytes and 16 MiB.
 // Errors: INVALID_ARGUMENT for another format, naming it (the format before PyTorch 1.6,
-// TorchScript), and for what is no tensor, naming its key; DATA_LOSS for a file that is cut off or
-// damaged, or whose sizes do not fit.
-absl::StatusOr<std::vector<HostTensor>> DecodeTorchFile(absl::string_view file);
+// TorchScript, a compressed archive), and for a value that is no dict; DATA_LOSS for a file that is
+// cut off or damaged.
+absl::StatusOr<std::vector<WeightDict>> OpenTorchFile(absl::string_view file);
 
 }  // namespace gradsync
 

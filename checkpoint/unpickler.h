@@ -1,4 +1,4 @@
-// Reads the pickles of PyTorch's state dicts, as data: nothing in them is looked up or run.
+// Reads Python's pickles as data: nothing in them is looked up, called or run.
 
 #ifndef GRADSYNC_CHECKPOINT_UNPICKLER_H_
 #define GRADSYNC_CHECKPOINT_UNPICKLER_H_
@@ -7,7 +7,6 @@
 #include <deque>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,39 +14,55 @@
 
 namespace gradsync {
 
-// A value of a pickle. Which fields mean something depends on `kind`.
+// A value of a pickle. Which fields mean something depends on `kind`. Values refer to one another,
+// in a circle even, and texts are parts of the pickle's bytes.
 struct PickleValue {
   enum class Kind {
     kNone,
-    kBool,  // integer
-    kInteger,
+    kBool,     // integer
+    kInteger,  // integer, of 64 bits
     kFloat,    // number
-    kText,     // text, strings and bytes
+    kText,     // text
     kTuple,    // items
     kList,     // items
-    kDict,     // pairs, an OrderedDict too
-    kGlobal,   // text: "module name"
-    kStorage,  // items: what names it, a tuple's
-    kTensor,   // items: storage, offset, sizes, strides, ...
+    kDict,     // items: key, value, key, value, ...; an OrderedDict or a defaultdict too
+    kGlobal,   // items: module and name, two texts
+    kStorage,  // inner: the tuple that names it
+    kTensor,   // inner: the arguments of _rebuild_tensor_v2, a tuple of at least 4
+    kObject,   // anything else. inner: what was called to make it; or null, and text says what
   };
 
   Kind kind = Kind::kNone;
-  int64_t integer = 0;
-  double number = 0;
-  std::string text;
+  union {
+    int64_t integer = 0;
+    double number;
+    const PickleValue* inner;
+  };
+  absl::string_view text;
   std::vector<const PickleValue*> items;
-  std::vector<std::pair<const PickleValue*, const PickleValue*>> pairs;
+
+  bool IsText(absl::string_view expected) const { return kind == Kind::kText && text == expected; }
+  bool IsGlobal(absl::string_view module, absl::string_view name) const {
+    return kind == Kind::kGlobal && items[0]->text == module && items[1]->text == name;
+  }
 };
 
-// A pickle's values, which refer to one another, in a circle even.
+// "a dict", "an object of argparse Namespace": for messages, so of bounded length.
+std::string Describe(const PickleValue& value);
+
 class Pickle {
  public:
-  // Knows the operations of protocols 2 to 4 that tensors, numbers, strings and their tuples, lists
-  // and dicts need, and of all functions only those that rebuild an OrderedDict, a tensor or a
-  // parameter. An object's own state (BUILD, such as `_metadata`) is dropped.
-  // Errors: INVALID_ARGUMENT naming the function or operation that is none of these; DATA_LOSS for
+  // Knows all operations of protocols 0 to 5. What is not made of numbers, strings, tuples, lists,
+  // dicts and tensors is a kObject: its function or class is not called, and the state that it would
+  // get is dropped. `bytes` must outlive the pickle. Takes at most some hundred bytes of memory for
+  // each byte, and no more than most_values() allow.
+  // Errors: INVALID_ARGUMENT for an unknown operation, or for more than most_values(); DATA_LOSS for
   // bytes that are no pickle.
   static absl::StatusOr<Pickle> Parse(absl::string_view bytes);
+
+  // How many values a pickle may have. A checkpoint of a large model and its optimizer has some
+  // hundred thousand.
+  static constexpr int64_t most_values() { return int64_t{8} << 20; }
 
   const PickleValue& root() const { return *root_; }
 

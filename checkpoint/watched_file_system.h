@@ -32,6 +32,7 @@ class WatchedFileSystem : public FileSystem {
   absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
     return real_->List(path);
   }
+  absl::StatusOr<Room> RoomIn(const std::string& path) override { return real_->RoomIn(path); }
 
   absl::Status Write(const std::string& path, absl::string_view bytes) override {
     const absl::Status allowed = before_(absl::StrCat("write ", path));

@@ -27,18 +27,19 @@ constexpr uint16_t kPaddingField = 0x4246;
 constexpr uint64_t kInZip64 = 0xFFFFFFFF;
 constexpr size_t kAlignment = 64;
 constexpr int64_t kMostEntries = 65535;
+constexpr uint16_t kVersion = 20;
+constexpr uint16_t kZip64Version = 45;
+constexpr size_t kZip64EntryBytes = 4 + 3 * 8;  // in the directory: two sizes and an offset
 constexpr uint16_t kFirstDay = 0x0021;  // 1980-01-01: two archives of the same content are alike
+
+// What torch.save writes after torch.serialization.set_crc32_options(False).
+constexpr uint32_t kNoChecksum = 0;
 
 template <typename T>
 void Put(T value, std::string* to) {
   char bytes[sizeof(T)];
   std::memcpy(bytes, &value, sizeof(T));
   to->append(bytes, sizeof(T));
-}
-
-absl::Status TooLarge() {
-  return absl::OutOfRangeError(
-      "a zip archive of torch.save: expected at most 65535 tensors and 4 GiB");
 }
 
 absl::Status Damaged(absl::string_view what) {
@@ -159,62 +160,102 @@ absl::StatusOr<absl::string_view> ContentAt(absl::string_view archive, const Num
 }  // namespace
 
 absl::Status ZipWriter::Add(absl::string_view name, absl::string_view content) {
-  if (entries_ == kMostEntries || name.size() > 65535 ||
-      bytes_.size() + content.size() + directory_.size() > kInZip64 - 1024) {
-    return TooLarge();
+  if (name.size() > 65535) {
+    return absl::OutOfRangeError(absl::StrCat(
+        "zip archive: expected a name of at most 65535 bytes, found one of ", name.size()));
   }
   const uint32_t crc = Crc32(content);
-  const uint32_t size = static_cast<uint32_t>(content.size());
-  const uint32_t offset = static_cast<uint32_t>(bytes_.size());
+  const uint64_t size = content.size();
+  const uint64_t offset = bytes_.size();
+  const bool wide = size > largest_ || offset > largest_;
+  const uint32_t short_size = static_cast<uint32_t>(wide ? kInZip64 : size);
+  const uint16_t version = wide ? kZip64Version : kVersion;
   // The fields from "version needed" to the sizes are the same in header and directory.
   std::string common;
-  Put<uint16_t>(20, &common);
+  Put(version, &common);
   Put<uint16_t>(0, &common);  // flags
   Put<uint16_t>(0, &common);  // stored
   Put<uint16_t>(0, &common);  // time
   Put<uint16_t>(kFirstDay, &common);
   Put<uint32_t>(crc, &common);
-  Put<uint32_t>(size, &common);
-  Put<uint32_t>(size, &common);
+  Put(short_size, &common);
+  Put(short_size, &common);
   Put<uint16_t>(static_cast<uint16_t>(name.size()), &common);
+  std::string sizes;  // what the zip64 fields of both begin with
+  if (wide) {
+    Put(size, &sizes);
+    Put(size, &sizes);
+  }
 
-  const size_t begin = bytes_.size() + kLocalHeaderBytes + name.size();
+  std::string extra;
+  if (wide) {
+    Put(kZip64Field, &extra);
+    Put(static_cast<uint16_t>(sizes.size()), &extra);
+    extra += sizes;
+  }
+  const size_t begin = bytes_.size() + kLocalHeaderBytes + name.size() + extra.size();
   // A field of padding has at least its own header.
   const size_t padding = 4 + (2 * kAlignment - (begin + 4) % kAlignment) % kAlignment;
+  Put(kPaddingField, &extra);
+  Put(static_cast<uint16_t>(padding - 4), &extra);
+  extra.append(padding - 4, '\0');
   Put(kLocalHeader, &bytes_);
   bytes_ += common;
-  Put(static_cast<uint16_t>(padding), &bytes_);
+  Put(static_cast<uint16_t>(extra.size()), &bytes_);
   bytes_.append(name.data(), name.size());
-  Put(kPaddingField, &bytes_);
-  Put(static_cast<uint16_t>(padding - 4), &bytes_);
-  bytes_.append(padding - 4, '\0');
+  bytes_ += extra;
   bytes_.append(content.data(), content.size());
 
   Put(kDirectoryEntry, &directory_);
-  Put<uint16_t>(20, &directory_);  // version made by
+  Put(version, &directory_);  // version made by
   directory_ += common;
-  Put<uint16_t>(0, &directory_);  // extra
-  Put<uint16_t>(0, &directory_);  // comment
-  Put<uint16_t>(0, &directory_);  // disk
-  Put<uint16_t>(0, &directory_);  // attributes, inner
-  Put<uint32_t>(0, &directory_);  // and outer
-  Put(offset, &directory_);
+  Put(static_cast<uint16_t>(wide ? kZip64EntryBytes : 0), &directory_);  // extra
+  Put<uint16_t>(0, &directory_);                                         // comment
+  Put<uint16_t>(0, &directory_);                                         // disk
+  Put<uint16_t>(0, &directory_);                                         // attributes, inner
+  Put<uint32_t>(0, &directory_);                                         // and outer
+  Put(static_cast<uint32_t>(wide ? kInZip64 : offset), &directory_);
   directory_.append(name.data(), name.size());
+  if (wide) {
+    Put(kZip64Field, &directory_);
+    Put(static_cast<uint16_t>(kZip64EntryBytes - 4), &directory_);
+    directory_ += sizes;
+    Put(offset, &directory_);
+  }
   ++entries_;
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> ZipWriter::Finish() {
-  if (bytes_.size() + directory_.size() >= kInZip64) return TooLarge();
-  const uint32_t begin = static_cast<uint32_t>(bytes_.size());
+  const uint64_t begin = bytes_.size();
+  const uint64_t size = directory_.size();
+  const bool wide = begin > largest_ || size > largest_ || entries_ >= kMostEntries;
   bytes_ += directory_;
+  if (wide) {
+    const uint64_t end = bytes_.size();
+    Put(kDirectoryEnd64, &bytes_);
+    Put<uint64_t>(kDirectoryEnd64Bytes - 12, &bytes_);  // of what follows
+    Put(kZip64Version, &bytes_);                        // version made by
+    Put(kZip64Version, &bytes_);
+    Put<uint32_t>(0, &bytes_);  // this disk
+    Put<uint32_t>(0, &bytes_);  // the directory's
+    Put(static_cast<uint64_t>(entries_), &bytes_);
+    Put(static_cast<uint64_t>(entries_), &bytes_);
+    Put(size, &bytes_);
+    Put(begin, &bytes_);
+    Put(kDirectoryEnd64Locator, &bytes_);
+    Put<uint32_t>(0, &bytes_);  // the disk of the record above
+    Put(end, &bytes_);
+    Put<uint32_t>(1, &bytes_);  // disks
+  }
+  const uint16_t entries = static_cast<uint16_t>(wide ? kMostEntries : entries_);
   Put(kDirectoryEnd, &bytes_);
   Put<uint16_t>(0, &bytes_);  // this disk
   Put<uint16_t>(0, &bytes_);  // the directory's
-  Put(static_cast<uint16_t>(entries_), &bytes_);
-  Put(static_cast<uint16_t>(entries_), &bytes_);
-  Put(static_cast<uint32_t>(directory_.size()), &bytes_);
-  Put(begin, &bytes_);
+  Put(entries, &bytes_);
+  Put(entries, &bytes_);
+  Put(static_cast<uint32_t>(wide ? kInZip64 : size), &bytes_);
+  Put(static_cast<uint32_t>(wide ? kInZip64 : begin), &bytes_);
   Put<uint16_t>(0, &bytes_);  // comment
   return std::move(bytes_);
 }
@@ -225,6 +266,8 @@ absl::StatusOr<std::vector<ZipEntry>> ReadZip(absl::string_view archive) {
                       Part(archive, directory.begin, directory.size, "its directory"));
   std::vector<ZipEntry> entries;
   std::set<std::string> names;
+  // Entries that lie upon one another could each be as large as the archive.
+  uint64_t unclaimed = archive.size();
   for (uint64_t i = 0; i < directory.entries; ++i) {
     const std::string at = absl::StrCat(" at byte ", left.data() - archive.data());
     if (left.size() < kDirectoryEntryBytes) {
@@ -255,7 +298,12 @@ absl::StatusOr<std::vector<ZipEntry>> ReadZip(absl::string_view archive) {
         return Damaged(absl::StrCat(shown, " has two different sizes in the directory", at));
       }
       GS_ASSIGN_OR_RETURN(entry.content, ContentAt(archive, numbers, shown));
-      if (Crc32(entry.content) != fields.At<uint32_t>(16)) {
+      if (entry.content.size() > unclaimed) {
+        return Damaged(absl::StrCat("its entries have more bytes than its ", archive.size(), at));
+      }
+      unclaimed -= entry.content.size();
+      const uint32_t crc = fields.At<uint32_t>(16);
+      if (crc != kNoChecksum && Crc32(entry.content) != crc) {
         return Damaged(absl::StrCat(shown, " at byte ", entry.content.data() - archive.data(),
                                     " has another checksum than it was written with"));
       }

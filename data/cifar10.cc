@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/regular_file.h"
+#include "base/sha256.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -95,6 +96,16 @@ int64_t Cifar10::size() const { return static_cast<int64_t>(records_.size()) / k
 absl::StatusOr<ImageExample> Cifar10::Get(int64_t index, absl::Span<uint8_t> /*scratch*/) const {
   const uint8_t* record = &records_[index * kRecordBytes];
   return ImageExample{record + 1, record[0]};
+}
+
+DataIdentity Cifar10::identity() const {
+  std::string labels;
+  for (int64_t i = 0; i < size(); ++i) labels += static_cast<char>(records_[i * kRecordBytes]);
+  DataIdentity identity;
+  identity.what = absl::StrCat("cifar10 of ", size(), " images in ", classes(), " classes, labels ",
+                               Sha256Hex(labels).substr(0, 16));
+  identity.contents = SampledTag({reinterpret_cast<const char*>(records_.data()), records_.size()});
+  return identity;
 }
 
 }  // namespace gradsync

@@ -31,6 +31,7 @@ class Cifar10 : public ImageDataset {
   int classes() const override { return 10; }
   ImageShape shape() const override { return ImageShape{}; }
   absl::StatusOr<ImageExample> Get(int64_t index, absl::Span<uint8_t> scratch) const override;
+  DataIdentity identity() const override;
 
  private:
   explicit Cifar10(std::vector<uint8_t> records) : records_(std::move(records)) {}

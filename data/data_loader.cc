@@ -1,7 +1,9 @@
 #include "data/data_loader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -11,6 +13,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
@@ -103,16 +107,33 @@ class DataLoader::Impl {
         epoch_(options.start_epoch),
         position_(options.start_position) {}
 
-  ~Impl() {
-    {
-      MutexLock lock(&mutex_);
-      stop_ = true;
-      work_.SignalAll();
+  // Before the last reference of the consumer is gone. Whoever is at a sample is waited for, unless
+  // it hangs there.
+  void Stop() {
+    MutexLock lock(&mutex_);
+    stop_ = true;
+    work_.SignalAll();
+    while (std::any_of(threads_.begin(), threads_.end(), [](const std::unique_ptr<Thread>& thread) {
+      return !thread->ended && thread->Reading() < kHangs;
+    })) {
+      ended_.WaitWithDeadline(&mutex_, Deadline::In(kLook));
     }
-    for (std::thread& thread : threads_) thread.join();
+    std::vector<std::thread> over;
+    for (const std::unique_ptr<Thread>& thread : threads_) {
+      if (thread->ended) {
+        over.push_back(std::move(thread->thread));
+      } else {
+        thread->thread.detach();
+      }
+    }
+    mutex_.Unlock();
+    for (std::thread& thread : over) thread.join();
+    mutex_.Lock();
   }
 
-  absl::Status Start() {
+  // `self`: this.
+  absl::Status Start(const std::shared_ptr<Impl>& self) {
+    self_ = self;
     {
       MutexLock lock(&mutex_);
       for (Slot& slot : slots_) {
@@ -171,9 +192,35 @@ class DataLoader::Impl {
     int64_t error_sample = 0;  // Position of the sample that `error` is about.
   };
 
+  // One of those that prepare batches, and what it is at.
+  struct Thread {
+    void Begin(int64_t index) {
+      since.store(absl::ToInt64Nanoseconds(MonotonicTime::Now().since_origin()));
+      sample.store(index);
+    }
+    void End() { sample.store(kNone); }
+    // For how long it has been at its sample.
+    absl::Duration Reading() const {
+      if (sample.load() == kNone) return absl::ZeroDuration();
+      return MonotonicTime::Now().since_origin() - absl::Nanoseconds(since.load());
+    }
+
+    static constexpr int64_t kNone = -1;
+    std::thread thread;
+    std::atomic<int64_t> sample{kNone};  // its index
+    std::atomic<int64_t> since{0};       // nanoseconds
+    bool ended = false;                  // guarded by mutex_
+  };
+
+  static constexpr absl::Duration kLook = absl::Milliseconds(100);
+  static constexpr absl::Duration kHangs = absl::Seconds(2);
+
   absl::Status StartThread() {
+    auto thread = std::make_unique<Thread>();
     try {
-      threads_.emplace_back([this] { Work(); });
+      // What a thread that hangs may still use is there as long as it is.
+      thread->thread = std::thread([self = self_.lock(), own = thread.get()] { self->Work(own); });
+      threads_.push_back(std::move(thread));
     } catch (const std::exception& e) {
       return absl::ResourceExhaustedError(absl::StrCat("data loader: cannot start thread ",
                                                        threads_.size(), " of ", options_.threads,
@@ -187,7 +234,19 @@ class DataLoader::Impl {
     GS_ASSIGN_OR_RETURN(Buffer spare, TakeSpare());
 
     MutexLock lock(&mutex_);
-    while (!HeadDecided()) ready_.Wait(&mutex_);
+    while (!HeadDecided()) {
+      if (options_.while_waiting == nullptr) {
+        ready_.Wait(&mutex_);
+      } else if (ready_.WaitWithDeadline(&mutex_, Deadline::In(kLook))) {
+        mutex_.Unlock();
+        const absl::Status go_on = LookAtThreads();
+        mutex_.Lock();
+        if (!go_on.ok()) {
+          lent_.push_back(std::move(spare));
+          return go_on;
+        }
+      }
+    }
     if (take_ == plan_) {
       lent_.push_back(std::move(spare));
       return absl::OutOfRangeError(absl::StrCat(
@@ -206,6 +265,20 @@ class DataLoader::Impl {
     work_.SignalAll();
     if (!error.ok()) return error;
     return batch;
+  }
+
+  absl::Status LookAtThreads() const {
+    absl::Duration longest;
+    int64_t sample = Thread::kNone;
+    for (const std::unique_ptr<Thread>& thread : threads_) {
+      const absl::Duration reading = thread->Reading();
+      if (reading <= longest) continue;
+      longest = reading;
+      sample = thread->sample.load();
+    }
+    if (sample == Thread::kNone) return options_.while_waiting("", absl::ZeroDuration());
+    return options_.while_waiting(
+        dataset_ != nullptr ? dataset_->name(sample) : absl::StrCat("sample ", sample), longest);
   }
 
   absl::StatusOr<Buffer> Allocate() {
@@ -283,25 +356,27 @@ class DataLoader::Impl {
   }
 
   bool HasWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stop_ || Claimable() != nullptr || CanPlan();
+    return Claimable() != nullptr || CanPlan();
   }
 
   bool HeadDecided() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return take_ < plan_ ? SlotOf(take_).ready() : AtEnd() && !planning_;
   }
 
-  void Work() {
+  void Work(Thread* own) {
     std::vector<uint8_t> scratch(shape_.bytes());
     MutexLock lock(&mutex_);
-    while (true) {
-      while (!HasWork()) work_.Wait(&mutex_);
-      if (stop_) return;
-      if (Slot* slot = Claimable()) {
-        FillSome(*slot, absl::MakeSpan(scratch));
+    while (!stop_) {
+      if (!HasWork()) {
+        work_.Wait(&mutex_);
+      } else if (Slot* slot = Claimable()) {
+        FillSome(*slot, absl::MakeSpan(scratch), own);
       } else {
         Plan();
       }
     }
+    own->ended = true;
+    ended_.SignalAll();
   }
 
   // Decides what the next batch consists of. The permutation of a new epoch is computed without the
@@ -335,7 +410,8 @@ class DataLoader::Impl {
     ready_.Signal();
   }
 
-  void FillSome(Slot& slot, absl::Span<uint8_t> scratch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void FillSome(Slot& slot, absl::Span<uint8_t> scratch, Thread* own)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int64_t size = slot.batch.next_position - slot.batch.position;
     const int64_t begin = slot.claimed;
     const int64_t end = std::min(begin + samples_per_claim_, size);
@@ -346,8 +422,10 @@ class DataLoader::Impl {
     int64_t error_sample = begin;
     for (int64_t i = begin; i < end && error.ok(); ++i) {
       error_sample = i;
+      own->Begin((*slot.share)[slot.batch.position + i]);
       error = FillOne(slot, i, scratch);
     }
+    own->End();
     mutex_.Lock();
     if (!error.ok() && (slot.error.ok() || error_sample < slot.error_sample)) {
       slot.error = std::move(error);
@@ -399,7 +477,8 @@ class DataLoader::Impl {
   const bool crops_;  // by augmenter_, whether or not it also normalises
 
   // The consumer's alone.
-  std::vector<std::thread> threads_;
+  std::weak_ptr<Impl> self_;
+  std::vector<std::unique_ptr<Thread>> threads_;
   LoaderGrowth growth_;
   MonotonicTime last_ = MonotonicTime::InfinitePast();  // when it had its last batch
   std::vector<Buffer> lent_;                            // Handed out; free again once unshared().
@@ -408,6 +487,7 @@ class DataLoader::Impl {
   mutable Mutex mutex_;
   CondVar work_;   // For the threads: a batch to plan or samples to fill, or stop_.
   CondVar ready_;  // For the consumer: the oldest batch may be ready, or the end reached.
+  CondVar ended_;  // For Stop(): a thread has ended.
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   int64_t take_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t plan_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -424,22 +504,24 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Create(
     std::shared_ptr<const ImageDataset> dataset, const DistributedSampler& sampler,
     const DataLoaderOptions& options) {
   GS_RETURN_IF_ERROR(Check(dataset->size(), sampler, options));
-  auto impl = std::make_unique<Impl>(std::move(dataset), sampler, options);
-  GS_RETURN_IF_ERROR(impl->Start());
-  return std::unique_ptr<DataLoader>(new DataLoader(std::move(impl)));
+  std::unique_ptr<DataLoader> loader(
+      new DataLoader(std::make_shared<Impl>(std::move(dataset), sampler, options)));
+  GS_RETURN_IF_ERROR(loader->impl_->Start(loader->impl_));
+  return loader;
 }
 
 absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Create(
     std::shared_ptr<const TokenDataset> dataset, const DistributedSampler& sampler,
     const DataLoaderOptions& options) {
   GS_RETURN_IF_ERROR(Check(dataset->size(), sampler, options));
-  auto impl = std::make_unique<Impl>(std::move(dataset), sampler, options);
-  GS_RETURN_IF_ERROR(impl->Start());
-  return std::unique_ptr<DataLoader>(new DataLoader(std::move(impl)));
+  std::unique_ptr<DataLoader> loader(
+      new DataLoader(std::make_shared<Impl>(std::move(dataset), sampler, options)));
+  GS_RETURN_IF_ERROR(loader->impl_->Start(loader->impl_));
+  return loader;
 }
 
-DataLoader::DataLoader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-DataLoader::~DataLoader() = default;
+DataLoader::DataLoader(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DataLoader::~DataLoader() { impl_->Stop(); }
 
 absl::StatusOr<Batch> DataLoader::Next() { return impl_->Next(); }
 bool DataLoader::Ready() const { return impl_->Ready(); }

@@ -3,11 +3,15 @@
 #define GRADSYNC_DATA_DATA_LOADER_H_
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 
 #include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "data/augment.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
@@ -33,6 +37,10 @@ struct DataLoaderOptions {
   bool as_bytes = false;
   AugmentOptions augmentation;  // AugmentationOf() the dataset; its normalisation holds always
   uint64_t augment_seed = 0;
+  // While Next() waits, every tenth of a second: an error ends the wait and is what Next() returns.
+  // `what` is the sample that a thread has been at for the longest, as ImageDataset::name() calls it,
+  // and `reading` for how long; "" and zero while none is at one. May be null.
+  std::function<absl::Status(absl::string_view what, absl::Duration reading)> while_waiting;
   // Pins the batches' memory, so that this GPU copies from it beside its work. Null: plain memory.
   std::shared_ptr<GpuApi> pin_for;
 
@@ -46,9 +54,14 @@ struct DataLoaderOptions {
 };
 
 // Of a full batch's images, in the loader's memory.
-inline int64_t BatchBytes(const DataLoaderOptions& options, const ImageShape& shape) {
+inline int64_t BatchBytes(const DataLoaderOptions& options, const ImageDataset& images) {
   const int64_t value = options.as_bytes ? 1 : static_cast<int64_t>(sizeof(float));
-  return options.batch_size * shape.bytes() * value;
+  return options.batch_size * images.shape().bytes() * value;
+}
+
+// Of a full batch of tokens and their labels.
+inline int64_t BatchBytes(const DataLoaderOptions& options, const TokenDataset& tokens) {
+  return options.batch_size * 2 * tokens.context() * static_cast<int64_t>(sizeof(int64_t));
 }
 
 // One batch. The tensors belong to the caller, who may keep them as long as he likes. The loader
@@ -66,8 +79,10 @@ struct Batch {
 
 // The sequence of batches is a pure function of dataset, sampler and options: epoch after epoch,
 // in the sampler's order. One thread at a time may call Next(); a loader may be destroyed at any
-// moment by the thread that calls it, also with batches unread (waits for the threads to finish the
-// few samples they are at).
+// moment by the thread that calls it, also with batches unread. It waits for its threads to finish
+// the few samples they are at, but not for one that has been at a sample for two seconds, as in a
+// file on a disk that does not answer: that one goes on by itself, with the dataset, and ends when it
+// can.
 class DataLoader {
  public:
   // Starts the threads, which begin at once. Blocks only to allocate.
@@ -91,7 +106,8 @@ class DataLoader {
   // The next batch; waits until it is ready.
   //
   // Errors: OUT_OF_RANGE after the last batch before end_epoch; the dataset's error for the first
-  // sample of the batch that failed (the batch is skipped, the loader can go on).
+  // sample of the batch that failed (the batch is skipped, the loader can go on); that of
+  // while_waiting.
   absl::StatusOr<Batch> Next();
 
   // Whether Next() would give a batch without waiting. Called like Next().
@@ -108,8 +124,8 @@ class DataLoader {
 
  private:
   class Impl;
-  explicit DataLoader(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit DataLoader(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;  // its threads' too
 };
 
 }  // namespace gradsync

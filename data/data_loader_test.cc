@@ -10,6 +10,7 @@
 
 #include "ATen/ops/equal.h"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/monotonic_time.h"
@@ -277,6 +278,27 @@ TEST(DataLoaderTest, DestructionWithBatchesUnreadIsClean) {
     auto loader = DataLoader::Create(Synthetic(1000), Sampler(1000), options).value();
     for (int j = 0; j < i % 3; ++j) ASSERT_TRUE(loader->Next().ok());
   }
+}
+
+// A loader joined its threads, so one that waited for a disk held the process up for ever.
+TEST(DataLoaderTest, AThreadThatHangsInASampleIsNamedAndNotWaitedFor) {
+  const auto held = std::make_shared<HeldDataset>();
+  DataLoaderOptions options;
+  options.batch_size = 2;
+  options.threads = 2;
+  options.while_waiting = [](absl::string_view what, absl::Duration reading) {
+    return reading < absl::Milliseconds(300)
+               ? absl::OkStatus()
+               : absl::CancelledError(absl::StrCat("waiting for ", what));
+  };
+  auto loader = DataLoader::Create(held, Sampler(10), options).value();
+  const absl::Status status = loader->Next().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(absl::StartsWith(status.message(), "waiting for sample ")) << status;
+  loader.reset();
+  // The threads go on with the dataset, which is theirs too.
+  EXPECT_GT(held.use_count(), 1);
+  held->Release();
 }
 
 // Fails for the samples it is told to.

@@ -4,9 +4,13 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "data/data_identity.h"
 
 namespace gradsync {
 
@@ -74,6 +78,25 @@ class ImageDataset {
   }
 
   virtual Normalisation normalisation() const { return {}; }
+
+  // What messages call a sample: "sample 7", or "image DIR/train/ant/1.jpg".
+  virtual std::string name(int64_t index) const { return absl::StrCat("sample ", index); }
+
+  // What the data are, wherever they lie. May read a part of them, and takes its time: to be asked
+  // once. Nothing is known of a dataset that does not say it.
+  virtual DataIdentity identity() const { return {}; }
+
+  // What a user should know of the data before they are used, a line each: classes, files that are
+  // passed over.
+  virtual std::vector<std::string> remarks() const { return {}; }
+
+  // Reads the sample whole, as Get() does. What is odd about it but does no harm, such as a warning
+  // of the library that decodes it; "" for most. Errors: those of Get().
+  virtual absl::StatusOr<std::string> Inspect(int64_t index, absl::Span<uint8_t> scratch) const {
+    const absl::StatusOr<ImageExample> example = Get(index, scratch);
+    if (!example.ok()) return example.status();
+    return std::string();
+  }
 };
 
 }  // namespace gradsync

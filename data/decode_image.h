@@ -21,7 +21,8 @@ namespace gradsync {
 absl::StatusOr<ImageSize> ReadImageSize(absl::string_view file);
 
 // Thread-safe; does not block. Errors: those of ReadImageSize(), and DATA_LOSS for a file that ends
-// early or whose data make no sense, as far as it was decoded.
+// early or whose data make no sense, as far as it was decoded. What libjpeg only warns of is no error
+// (DecodedImage::warning).
 absl::StatusOr<DecodedImage> DecodeImage(absl::string_view file, const DecodeOptions& options);
 
 }  // namespace gradsync

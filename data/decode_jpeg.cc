@@ -23,6 +23,7 @@ struct ErrorHandler {
   jpeg_error_mgr base;
   std::jmp_buf jump;
   char message[JMSG_LENGTH_MAX];
+  char warning[JMSG_LENGTH_MAX];  // the first one
 };
 
 [[noreturn]] void OnError(j_common_ptr info) {
@@ -31,15 +32,13 @@ struct ErrorHandler {
   std::longjmp(handler->jump, 1);
 }
 
-// What libjpeg mends by painting grey or guessing. Bytes between the parts of a file, which some
-// cameras leave there, and odd versions of the format do no harm.
-bool IsDamage(int code) {
-  return code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER || code == JWRN_HUFF_BAD_CODE ||
-         code == JWRN_MUST_RESYNC;
-}
-
+// Warnings are of bytes that make no sense, behind which libjpeg goes on: the image is then what
+// Pillow and torchvision get, who hear no warning. But a file that ends early is an error to them.
 void OnMessage(j_common_ptr info, int level) {
-  if (level < 0 && IsDamage(info->err->msg_code)) OnError(info);
+  if (level >= 0) return;
+  if (info->err->msg_code == JWRN_JPEG_EOF) OnError(info);
+  auto* handler = reinterpret_cast<ErrorHandler*>(info->err);
+  if (handler->warning[0] == 0) info->err->format_message(info, handler->warning);
 }
 
 // The product of two bytes as parts of 255, rounded to the nearest, as Pillow computes it.
@@ -66,7 +65,7 @@ class Decoder {
     info_.err = jpeg_std_error(&errors_.base);
     errors_.base.error_exit = OnError;
     errors_.base.emit_message = OnMessage;
-    errors_.message[0] = 0;
+    errors_.message[0] = errors_.warning[0] = 0;
     if (setjmp(errors_.jump) != 0) return;
     jpeg_create_decompress(&info_);
     jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(file.data()),
@@ -108,6 +107,7 @@ class Decoder {
   }
 
   const jpeg_decompress_struct& info() const { return info_; }
+  const char* warning() const { return errors_.warning; }
 
   absl::Status error() const {
     // At the end libjpeg reads two bytes of its own.
@@ -147,6 +147,7 @@ absl::StatusOr<DecodedImage> DecodeJpeg(absl::string_view file, const DecodeOpti
   }
   image.pixels.resize(int64_t{3} * image.width * image.height);
   if (!decoder.ReadRows(&image)) return decoder.error();
+  decoded.warning = decoder.warning();
   return decoded;
 }
 

@@ -1,18 +1,19 @@
 #include "data/image_folder.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
+#include <map>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/random.h"
+#include "base/regular_file.h"
+#include "base/sha256.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "data/decode_image.h"
 #include "data/random_crop.h"
 #include "data/resample.h"
@@ -23,28 +24,47 @@ namespace {
 constexpr uint64_t kPurpose = 0x696d616765666f6c;
 
 absl::Status Unreadable(const std::string& path, absl::string_view why) {
-  return absl::DataLossError(absl::StrCat("image ", path, " ", why));
+  return absl::DataLossError(absl::StrCat("image ", EscapedAsUtf8(path), " ", why));
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    return Unreadable(path, absl::ErrnoToStatus(errno, "cannot be opened").message());
+  absl::StatusOr<std::string> file = ReadRegularFile(path);
+  if (file.ok()) return file;
+  const absl::string_view cannot =
+      absl::IsInvalidArgument(file.status()) ? "is " : "cannot be read: ";
+  return Unreadable(path, absl::StrCat(cannot, file.status().message()));
+}
+
+// How many files of a split are looked into for its identity, and how far: enough to tell apart
+// folders of the same names, and little enough for a file system far away.
+constexpr int64_t kFilesOfIdentity = 64;
+constexpr int64_t kBytesOfIdentity = 16 << 10;
+
+std::string TagOf(const std::string& path) {
+  const auto read = [&]() -> absl::StatusOr<std::string> {
+    GS_ASSIGN_OR_RETURN(RegularFile file, RegularFile::Open(path));
+    std::string bytes(kBytesOfIdentity, 0);
+    GS_ASSIGN_OR_RETURN(const int64_t size, file.Read(bytes.data(), kBytesOfIdentity));
+    bytes.resize(static_cast<size_t>(size));
+    return absl::StrCat(file.size(), ":", bytes);
+  };
+  const absl::StatusOr<std::string> start = read();
+  return ContentTag(start.ok() ? *start : "unreadable");
+}
+
+// "1 file", "3 files".
+std::string Count(int64_t count, absl::string_view noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+// Of the endings passed over: "2 .webp, 1 .txt, 1 without an ending".
+std::string ListEndings(const std::map<std::string, int64_t>& endings) {
+  std::vector<std::string> parts;
+  for (const auto& [ending, count] : endings) {
+    parts.push_back(
+        absl::StrCat(count, " ", ending.empty() ? "without an ending" : EscapedAsUtf8(ending, 40)));
   }
-  auto closer = absl::MakeCleanup([fd] { close(fd); });
-  struct stat info;
-  std::string text;
-  if (fstat(fd, &info) == 0) text.resize(static_cast<size_t>(info.st_size));
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t n = read(fd, text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return Unreadable(path, absl::ErrnoToStatus(errno, "cannot be read").message());
-    if (n == 0) break;
-    done += static_cast<size_t>(n);
-  }
-  text.resize(done);
-  return text;
+  return absl::StrJoin(parts, ", ");
 }
 
 // In how many eighths of its size a part of `have` x `have_height` pixels is decoded, so that it
@@ -99,9 +119,9 @@ absl::StatusOr<std::vector<int>> LabelsOf(const ImageList& list, const ImageList
   for (const std::string& name : list.classes()) {
     const auto found = std::lower_bound(classes.begin(), classes.end(), name);
     if (found == classes.end() || *found != name) {
-      return absl::InvalidArgumentError(absl::StrCat("image folder ", list.folder(),
-                                                     ": expected only classes that ",
-                                                     train.folder(), " has too, found ", name));
+      return absl::InvalidArgumentError(
+          absl::StrCat("image folder ", list.folder(), ": expected only classes that ",
+                       train.folder(), " has too, found ", EscapedAsUtf8(name)));
     }
     labels.push_back(static_cast<int>(found - classes.begin()));
   }
@@ -115,16 +135,79 @@ absl::StatusOr<std::unique_ptr<ImageFolder>> ImageFolder::Open(absl::string_view
                                                                const ImageFolderOptions& options) {
   const std::string folder(directory);
   GS_ASSIGN_OR_RETURN(ImageList train, ListSplit(folder, Split::kTrain));
-  const int classes = static_cast<int>(train.classes().size());
+  std::vector<std::string> classes = train.classes();
+  const auto make = [&](ImageList list,
+                        std::vector<int> labels) -> absl::StatusOr<std::unique_ptr<ImageFolder>> {
+    if (!list.irregular().empty() && !options.list_irregular_files) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("image ", EscapedAsUtf8(list.irregular()[0]),
+                       ": expected a regular file, found a pipe, socket or device"));
+    }
+    return std::unique_ptr<ImageFolder>(
+        new ImageFolder(std::move(list), std::move(classes), std::move(labels), split, options));
+  };
   if (split == Split::kTrain) {
     GS_ASSIGN_OR_RETURN(std::vector<int> labels, LabelsOf(train, train));
-    return std::unique_ptr<ImageFolder>(
-        new ImageFolder(std::move(train), std::move(labels), classes, options));
+    return make(std::move(train), std::move(labels));
   }
   GS_ASSIGN_OR_RETURN(ImageList list, ListSplit(folder, split));
   GS_ASSIGN_OR_RETURN(std::vector<int> labels, LabelsOf(list, train));
-  return std::unique_ptr<ImageFolder>(
-      new ImageFolder(std::move(list), std::move(labels), classes, options));
+  return make(std::move(list), std::move(labels));
+}
+
+std::string ImageFolder::name(int64_t index) const {
+  return absl::StrCat("image ", EscapedAsUtf8(list_.path(index)));
+}
+
+DataIdentity ImageFolder::identity() const {
+  constexpr size_t kMostNames = 4;
+  DataIdentity identity;
+  // The classes are those of the training split, by which labels are numbered.
+  std::string all;
+  for (const std::string& name : classes_) absl::StrAppend(&all, name, "/");
+  identity.what = absl::StrCat("imagefolder of ", Count(size(), "image"), " in ", classes_.size(),
+                               classes_.size() == 1 ? " class (" : " classes (",
+                               ListNames(classes_, kMostNames), "), names ",
+                               Sha256Hex(absl::StrCat(all, list_.DigestOfNames())).substr(0, 16));
+  const int64_t files = std::min(size(), kFilesOfIdentity);
+  for (int64_t i = 0; i < files; ++i) identity.contents += TagOf(list_.path(i * size() / files));
+  return identity;
+}
+
+std::vector<std::string> ImageFolder::remarks() const {
+  constexpr size_t kMostNames = 20;
+  const std::string split = split_ == Split::kTrain ? "training" : "test";
+  const ImageListRemarks& odd = list_.remarks();
+  const std::string folder = EscapedAsUtf8(list_.folder());
+  std::vector<std::string> lines = {absl::StrCat(
+      Count(size(), absl::StrCat(split, " image")), " of ", folder, " in ", classes_.size(),
+      classes_.size() == 1 ? " class: " : " classes: ", ListNames(classes_, kMostNames))};
+  if (!odd.passed_over.empty()) {
+    int64_t files = 0;
+    for (const auto& [ending, count] : odd.passed_over) files += count;
+    lines.push_back(absl::StrCat(
+        "passed over ", Count(files, "file"), " of ", folder,
+        " whose names do not end in .jpg, .jpeg or .png: ", ListEndings(odd.passed_over)));
+    if (odd.read_by_torchvision > 0) {
+      lines.back() += absl::StrCat("; torchvision's ImageFolder reads ", odd.read_by_torchvision,
+                                   " of them, so its samples have other numbers");
+    }
+  }
+  if (odd.outside_classes > 0) {
+    lines.push_back(absl::StrCat("passed over ", Count(odd.outside_classes, "image"), " of ",
+                                 folder, " outside of its class folders"));
+  }
+  if (!odd.hidden_classes.empty()) {
+    lines.push_back(absl::StrCat("hidden folders of ", folder,
+                                 " that count as classes: ", ListNames(odd.hidden_classes, 4)));
+  }
+  if (odd.repeated_links > 0) {
+    lines.push_back(
+        absl::StrCat("passed over ", Count(odd.repeated_links, "link"),
+                     " to folders above or to one that the class has already, the first ",
+                     EscapedAsUtf8(odd.repeated_link)));
+  }
+  return lines;
 }
 
 Normalisation ImageFolder::normalisation() const {
@@ -133,6 +216,18 @@ Normalisation ImageFolder::normalisation() const {
 }
 
 absl::StatusOr<ImageExample> ImageFolder::Get(int64_t index, absl::Span<uint8_t> scratch) const {
+  std::string warning;
+  return Evaluate(index, scratch, &warning);
+}
+
+absl::StatusOr<std::string> ImageFolder::Inspect(int64_t index, absl::Span<uint8_t> scratch) const {
+  std::string warning;
+  GS_RETURN_IF_ERROR(Evaluate(index, scratch, &warning).status());
+  return warning;
+}
+
+absl::StatusOr<ImageExample> ImageFolder::Evaluate(int64_t index, absl::Span<uint8_t> scratch,
+                                                   std::string* warning) const {
   const std::string path = list_.path(index);
   GS_ASSIGN_OR_RETURN(const std::string file, ReadFile(path));
   const absl::StatusOr<ImageSize> size = ReadImageSize(file);
@@ -150,6 +245,7 @@ absl::StatusOr<ImageExample> ImageFolder::Get(int64_t index, absl::Span<uint8_t>
   }
   const absl::StatusOr<DecodedImage> decoded = DecodeImage(file, decode);
   if (!decoded.ok()) return Unreadable(path, decoded.status().message());
+  *warning = decoded->warning;
   const RgbImage& image = decoded->image;
   Resample(image, CentreOf(size->width, width, wanted, decoded->eighths, image.width),
            CentreOf(size->height, height, wanted, decoded->eighths, image.height),

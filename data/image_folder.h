@@ -38,6 +38,9 @@ struct ImageFolderOptions {
   // size. False: always in full, which costs time and gives the very bytes of Pillow and
   // torchvision.
   bool scaled_decoding = true;
+  // Lists a pipe, socket or device that has an image's name too; reading it fails as reading a
+  // damaged file does. False: the folder is refused.
+  bool list_irregular_files = false;
 };
 
 // One split. Immutable; thread-safe. Random draws are a pure function of (seed, epoch, index).
@@ -47,12 +50,12 @@ class ImageFolder : public ImageDataset {
   // their names, for the test split too. Blocks while it reads folders.
   //
   // Errors: those of ImageList::Read(); INVALID_ARGUMENT if the test split has a class that the
-  // training split does not have.
+  // training split does not have, or, naming it, for an image that is no regular file.
   static absl::StatusOr<std::unique_ptr<ImageFolder>> Open(absl::string_view directory, Split split,
                                                            const ImageFolderOptions& options);
 
   int64_t size() const override { return list_.size(); }
-  int classes() const override { return classes_; }
+  int classes() const override { return static_cast<int>(classes_.size()); }
   ImageShape shape() const override { return {3, options_.image_size, options_.image_size}; }
 
   // The sample for evaluation. Errors: DATA_LOSS naming the file, for one that is damaged, of
@@ -63,19 +66,30 @@ class ImageFolder : public ImageDataset {
   absl::StatusOr<ImageExample> GetAugmented(const AugmentKey& key,
                                             absl::Span<uint8_t> scratch) const override;
   Normalisation normalisation() const override;
+  std::string name(int64_t index) const override;
+  DataIdentity identity() const override;
+  std::vector<std::string> remarks() const override;
+  absl::StatusOr<std::string> Inspect(int64_t index, absl::Span<uint8_t> scratch) const override;
 
   std::string path(int64_t index) const { return list_.path(index); }
 
  private:
-  ImageFolder(ImageList list, std::vector<int> labels, int classes,
-              const ImageFolderOptions& options)
-      : list_(std::move(list)), labels_(std::move(labels)), classes_(classes), options_(options) {}
+  ImageFolder(ImageList list, std::vector<std::string> classes, std::vector<int> labels,
+              Split split, const ImageFolderOptions& options)
+      : list_(std::move(list)),
+        classes_(std::move(classes)),
+        labels_(std::move(labels)),
+        split_(split),
+        options_(options) {}
 
+  absl::StatusOr<ImageExample> Evaluate(int64_t index, absl::Span<uint8_t> scratch,
+                                        std::string* warning) const;
   int label(int64_t index) const { return labels_[list_.label(index)]; }
 
   const ImageList list_;
-  const std::vector<int> labels_;  // by the list's: it may lack classes
-  const int classes_;
+  const std::vector<std::string> classes_;  // of the training split
+  const std::vector<int> labels_;           // by the list's: it may lack classes
+  const Split split_;
   const ImageFolderOptions options_;
 };
 

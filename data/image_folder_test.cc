@@ -157,6 +157,23 @@ TEST_F(ImageFolderTest, WhatCannotBeReadIsRefusedWithAReason) {
   EXPECT_THAT(why(jpeg), HasSubstr("60000x60000"));
 }
 
+// A marker in the midst of the pixels was an error, though Pillow and torchvision read such files.
+TEST_F(ImageFolderTest, WhatLibjpegOnlyWarnsOfIsReadAsPillowReadsIt) {
+  const int status = std::system(
+      absl::StrCat("/usr/bin/python3 data/testdata/make_images.py warned ", File("odd.jpg"))
+          .c_str());
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kSkip) GTEST_SKIP() << "needs python3-pil";
+  ASSERT_EQ(status, 0);
+  const auto decoded = DecodeImage(ReadBytes(File("odd.jpg")), {});
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_TRUE(BytesOf(decoded->image.pixels) == ReadBytes(File("odd.jpg.rgb")));
+  EXPECT_NE(decoded->warning, "");
+  // Its first half with an end behind it: the rest is grey to both.
+  const std::string file = ReadBytes(File("odd.jpg"));
+  EXPECT_TRUE(DecodeImage(file.substr(0, file.size() / 2) + "\xff\xd9", {}).ok());
+  EXPECT_FALSE(DecodeImage(file.substr(0, file.size() / 2), {}).ok());
+}
+
 // Any damage gives an error or an image, and nothing else; of interest under a sanitizer.
 TEST_F(ImageFolderTest, DamagedBytesDoNoHarm) {
   MAKE("kinds");
@@ -324,6 +341,47 @@ TEST_F(ImageFolderTest, FilesThatAreDamagedOrGoneAreNamed) {
       EXPECT_THAT(std::string(status.message()), HasSubstr(File(name)));
     }
   }
+}
+
+// Two links that led to each other's folder were followed without end.
+TEST_F(ImageFolderTest, LoopsOfLinksEndAndFoldersAreListedOnceInAClass) {
+  WriteBytes(File("train/a/1.png"), "");
+  WriteBytes(File("train/b/2.png"), "");
+  WriteBytes(File("elsewhere/3.png"), "");
+  std::filesystem::create_directory_symlink("../b", File("train/a/to_b"));
+  std::filesystem::create_directory_symlink("../a", File("train/b/to_a"));
+  std::filesystem::create_directory_symlink("..", File("train/b/up"));
+  std::filesystem::create_directory_symlink(File("elsewhere"), File("train/c"));
+  const auto train = Open(Split::kTrain);
+  ASSERT_TRUE(train.ok()) << train.status();
+  std::vector<std::string> paths;
+  for (int64_t i = 0; i < (*train)->size(); ++i) paths.push_back((*train)->path(i));
+  std::vector<std::string> expected = {File("train/a/1.png"), File("train/a/to_b/2.png"),
+                                       File("train/b/2.png"), File("train/b/to_a/1.png"),
+                                       File("train/c/3.png")};
+  EXPECT_EQ(paths, expected);
+}
+
+TEST_F(ImageFolderTest, IdentityIsOfNamesAndBytesAndNotOfThePath) {
+  const auto identity = [this](const std::string& folder) {
+    return (*ImageFolder::Open(File(folder), Split::kTrain, options_))->identity();
+  };
+  for (const char* folder : {"one", "two", "names", "bytes"}) {
+    for (int i = 0; i < 3; ++i) {
+      WriteBytes(File(absl::StrCat(folder, "/train/a/", i, ".png")), "image");
+      WriteBytes(File(absl::StrCat(folder, "/train/b/", i, ".png")), "image");
+    }
+  }
+  std::filesystem::rename(File("names/train/b/0.png"), File("names/train/b/00.png"));
+  WriteBytes(File("bytes/train/b/0.png"), "imago");
+  const DataIdentity one = identity("one");
+  EXPECT_THAT(one.what, HasSubstr("imagefolder of 6 images in 2 classes (a, b), names "));
+  EXPECT_EQ(identity("two").ToString(), one.ToString());
+  EXPECT_EQ(identity("two/../one/").ToString(), one.ToString());
+  EXPECT_NE(identity("names").what, one.what);
+  EXPECT_EQ(identity("bytes").what, one.what);
+  EXPECT_NE(identity("bytes").ToString(), one.ToString());
+  EXPECT_EQ(DifferentParts(identity("bytes"), one), 1u);
 }
 
 TEST_F(ImageFolderTest, FoldersThatAreNoImageFolderAreNamed) {

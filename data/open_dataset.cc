@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "data/cifar10.h"
 #include "data/image_folder.h"
+#include "data/skip_damaged.h"
 #include "data/synthetic_dataset.h"
 
 namespace gradsync {
@@ -35,9 +36,12 @@ absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_vie
   }
   directory = spec;
   if (absl::ConsumePrefix(&directory, "imagefolder:") && !directory.empty()) {
-    GS_ASSIGN_OR_RETURN(std::unique_ptr<ImageFolder> dataset,
-                        ImageFolder::Open(directory, split, more.images));
-    return std::shared_ptr<const ImageDataset>(std::move(dataset));
+    ImageFolderOptions images = more.images;
+    images.list_irregular_files |= more.skip_damaged > 0;
+    GS_ASSIGN_OR_RETURN(std::shared_ptr<const ImageDataset> dataset,
+                        ImageFolder::Open(directory, split, images));
+    if (more.skip_damaged == 0) return dataset;
+    return SkipDamaged(std::move(dataset), {more.skip_damaged, more.say});
   }
   return absl::InvalidArgumentError(
       absl::StrCat("unknown data '", spec,

@@ -3,6 +3,7 @@
 #define GRADSYNC_DATA_OPEN_DATASET_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -15,6 +16,10 @@ namespace gradsync {
 struct DatasetOptions {
   uint64_t seed = 0;          // of synthetic images
   ImageFolderOptions images;  // of image folders
+  // How many files of an image folder may be damaged (data/skip_damaged.h); 0: a damaged file is an
+  // error. `say` is told of them, on any thread; it may be null.
+  int64_t skip_damaged = 0;
+  std::function<void(absl::string_view line)> say;
 };
 
 // Opens the dataset that `spec` names: `synthetic` (data/synthetic_dataset.h), `synthetic:PIXELS`

@@ -2,6 +2,7 @@
 #define GRADSYNC_DATA_RGB_IMAGE_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace gradsync {
@@ -35,6 +36,9 @@ struct DecodeOptions {
 struct DecodedImage {
   RgbImage image;   // with fewer rows than the file's where fewer were wanted
   int eighths = 8;  // of the file's size
+  // What the library that decodes had to say, the first of it: bytes that make no sense, which it
+  // goes on behind, as for Pillow. Empty for most files.
+  std::string warning;
 };
 
 }  // namespace gradsync

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "absl/strings/str_cat.h"
 #include "base/random.h"
 
 namespace gradsync {
@@ -82,6 +83,14 @@ SyntheticDataset::SyntheticDataset(const Options& options)
       patterns_(MakePatterns(options.seed, {3, options.pixels, options.pixels})) {}
 
 int SyntheticDataset::classes() const { return kClasses; }
+
+DataIdentity SyntheticDataset::identity() const {
+  DataIdentity identity;
+  identity.what =
+      absl::StrCat("synthetic of ", size_, " images of ", options_.pixels, "x", options_.pixels,
+                   " pixels in ", kClasses, " classes, seed ", options_.seed);
+  return identity;
+}
 
 absl::StatusOr<ImageExample> SyntheticDataset::Get(int64_t index,
                                                    absl::Span<uint8_t> scratch) const {

@@ -35,6 +35,7 @@ class SyntheticDataset : public ImageDataset {
   int classes() const override;
   ImageShape shape() const override { return {3, options_.pixels, options_.pixels}; }
   absl::StatusOr<ImageExample> Get(int64_t index, absl::Span<uint8_t> scratch) const override;
+  DataIdentity identity() const override;
 
  private:
   const Options options_;

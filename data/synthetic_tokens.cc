@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/random.h"
 
 namespace gradsync {
@@ -23,6 +24,12 @@ SyntheticTokens::SyntheticTokens(Split split, int64_t context, uint64_t seed)
 }
 
 int64_t SyntheticTokens::size() const { return split_ == Split::kTrain ? 20000 : 2000; }
+
+DataIdentity SyntheticTokens::identity() const {
+  DataIdentity identity;
+  identity.what = absl::StrCat("synthetic of ", size(), " sequences of tokens, seed ", seed_);
+  return identity;
+}
 
 void SyntheticTokens::Get(int64_t index, absl::Span<int64_t> inputs,
                           absl::Span<int64_t> targets) const {

@@ -28,6 +28,7 @@ class SyntheticTokens : public TokenDataset {
   int64_t context() const override { return context_; }
   int64_t vocabulary() const override { return kVocabulary; }
   void Get(int64_t index, absl::Span<int64_t> inputs, absl::Span<int64_t> targets) const override;
+  DataIdentity identity() const override;
 
  private:
   static constexpr int kVocabulary = 256;

@@ -5,7 +5,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/flag_error.h"
-#include "base/regular_file.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -13,17 +12,17 @@ namespace {
 
 constexpr int64_t kTestShare = 10;  // The test split is one part in so many.
 
-absl::StatusOr<std::string> ReadAll(const std::string& path) {
-  absl::StatusOr<std::string> bytes = ReadRegularFile(path);
-  if (absl::IsNotFound(bytes.status())) {
+absl::StatusOr<MappedFile> Map(const std::string& path) {
+  absl::StatusOr<MappedFile> file = MappedFile::Open(path);
+  if (absl::IsNotFound(file.status())) {
     return absl::NotFoundError(absl::StrCat("text file ", path, " does not exist"));
   }
-  if (!bytes.ok()) {
+  if (!file.ok()) {
     return absl::Status(
-        bytes.status().code(),
-        absl::StrCat("text file ", path, " cannot be read: ", bytes.status().message()));
+        file.status().code(),
+        absl::StrCat("text file ", path, " cannot be read: ", file.status().message()));
   }
-  return bytes;
+  return file;
 }
 
 }  // namespace
@@ -31,7 +30,8 @@ absl::StatusOr<std::string> ReadAll(const std::string& path) {
 absl::StatusOr<std::unique_ptr<TextDataset>> TextDataset::Open(const std::string& path, Split split,
                                                                int64_t context) {
   if (context < 1) return FlagError("gpt_context", "at least 1", absl::StrCat(context));
-  GS_ASSIGN_OR_RETURN(const std::string bytes, ReadAll(path));
+  GS_ASSIGN_OR_RETURN(MappedFile file, Map(path));
+  const absl::string_view bytes = file.bytes();
   const int64_t total = static_cast<int64_t>(bytes.size());
   // A sequence's last token needs one that follows it.
   const int64_t least = kTestShare * (context + 1);
@@ -43,11 +43,19 @@ absl::StatusOr<std::unique_ptr<TextDataset>> TextDataset::Open(const std::string
   }
   const int64_t test = total / kTestShare;
   return std::unique_ptr<TextDataset>(new TextDataset(
+      std::move(file),
       split == Split::kTrain ? bytes.substr(0, total - test) : bytes.substr(total - test),
       context));
 }
 
 int64_t TextDataset::size() const { return (static_cast<int64_t>(bytes_.size()) - 1) / context_; }
+
+DataIdentity TextDataset::identity() const {
+  DataIdentity identity;
+  identity.what = absl::StrCat("text of ", file_.bytes().size(), " bytes");
+  identity.contents = SampledTag(file_.bytes());
+  return identity;
+}
 
 void TextDataset::Get(int64_t index, absl::Span<int64_t> inputs,
                       absl::Span<int64_t> targets) const {

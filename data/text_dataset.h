@@ -4,8 +4,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/mapped_file.h"
 #include "data/dataset.h"
 #include "data/token_dataset.h"
 
@@ -16,7 +19,9 @@ namespace gradsync {
 // The last tenth of the file is the test split and is never trained on. A split is cut into
 // sequences of the context length, one behind the other from its start; what is left at its end is
 // not used.
-// Held in memory. Thread-safe.
+// Mapped into memory, so workers of a host and both splits share what the system has read, and what
+// is not wanted is not read. The file must not be written to or cut while it is open: bytes that are
+// cut off end the process (SIGBUS). Thread-safe.
 class TextDataset : public TokenDataset {
  public:
   // Blocks while it reads. Errors:
@@ -30,11 +35,15 @@ class TextDataset : public TokenDataset {
   int64_t context() const override { return context_; }
   int64_t vocabulary() const override { return 256; }
   void Get(int64_t index, absl::Span<int64_t> inputs, absl::Span<int64_t> targets) const override;
+  // Of the whole file, whichever split this is.
+  DataIdentity identity() const override;
 
  private:
-  TextDataset(std::string bytes, int64_t context) : bytes_(std::move(bytes)), context_(context) {}
+  TextDataset(MappedFile file, absl::string_view split, int64_t context)
+      : file_(std::move(file)), bytes_(split), context_(context) {}
 
-  const std::string bytes_;  // the split's
+  const MappedFile file_;
+  const absl::string_view bytes_;  // the split's
   const int64_t context_;
 };
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "data/data_identity.h"
 
 namespace gradsync {
 
@@ -24,6 +25,9 @@ class TokenDataset {
   // waits and never fails.
   virtual void Get(int64_t index, absl::Span<int64_t> inputs,
                    absl::Span<int64_t> targets) const = 0;
+
+  // As ImageDataset::identity().
+  virtual DataIdentity identity() const { return {}; }
 };
 
 }  // namespace gradsync

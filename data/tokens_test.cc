@@ -1,5 +1,6 @@
 // Tokens: text from a file, synthetic ones, and what --data makes of a spec.
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
@@ -65,6 +66,33 @@ TEST(TextTest, BytesAbove127AreTokensToo) {
   std::string bytes(40, '\xff');
   const auto train = *OpenTokens(absl::StrCat("text:", FileOf(bytes)), Split::kTrain, 1);
   EXPECT_THAT(Get(*train, 3).inputs, ElementsAre(255));
+}
+
+// Memory of this process that is not a file's, in kB.
+int64_t AnonymousMemory() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  int64_t kilobytes = -1;
+  while (status >> word) {
+    if (word == "RssAnon:") status >> kilobytes;
+  }
+  return kilobytes;
+}
+
+// A text was read twice, once for each split, into the memory of each worker.
+TEST(TextTest, ALongTextTakesNoMemoryOfTheProcess) {
+  const std::string path = FileOf(Alphabet(1000));
+  std::filesystem::resize_file(path, int64_t{1} << 30);  // of zeros that take no disk
+  const int64_t before = AnonymousMemory();
+  const auto train = *OpenTokens(absl::StrCat("text:", path), Split::kTrain, 64);
+  const auto test = *OpenTokens(absl::StrCat("text:", path), Split::kTest, 64);
+  EXPECT_EQ(Get(*train, 0).inputs[63], 63);
+  EXPECT_EQ(Get(*test, test->size() - 1).targets[63], 0);
+  const DataIdentity identity = train->identity();
+  EXPECT_THAT(identity.what, "text of 1073741824 bytes");
+  EXPECT_EQ(test->identity().ToString(), identity.ToString());
+  EXPECT_LT(AnonymousMemory() - before, 64 << 10);
+  std::filesystem::remove(path);
 }
 
 TEST(TextTest, AFileThatIsJustLongEnoughHasASequenceInEachSplit) {

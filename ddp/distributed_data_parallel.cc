@@ -477,6 +477,11 @@ absl::Status DistributedDataParallel::Settle(Deadline deadline) {
   return copies_.Refresh();
 }
 
+absl::Status DistributedDataParallel::RefreshCopies() {
+  GS_RETURN_IF_ERROR(CheckBetweenSteps());
+  return copies_.Refresh();
+}
+
 absl::Status DistributedDataParallel::CompleteStep(Deadline deadline) {
   // The norm needs all means first; without it, a bucket's update runs while later buckets are
   // still on their way.

@@ -228,6 +228,9 @@ class DistributedDataParallel {
   // for any other. Hooks on it are refused in backward.
   at::Tensor CopyOf(const std::string& name) const;
 
+  // Between steps, after the caller has changed parameters: rounds the copies again.
+  absl::Status RefreshCopies();
+
   // Whether owners alone keep parameters (DdpOptions::units).
   bool sharded() const { return gathers_ != nullptr; }
 

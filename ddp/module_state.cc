@@ -61,15 +61,15 @@ absl::Status UnpackTensors(absl::string_view packed, const std::vector<NamedPara
   const std::string ours = DescribeTensors(tensors);
   if (theirs != ours) {
     return absl::FailedPreconditionError(
-        absl::StrCat("buffers and frozen parameters: expected those of rank 0, found others: ",
+        absl::StrCat("tensors of the model: expected those of rank 0, found others: ",
                      FirstDifference(theirs, ours)));
   }
   packed.remove_prefix(end == absl::string_view::npos ? packed.size() : end + 1);
   size_t bytes = 0;
   for (const NamedParameter& t : tensors) bytes += t.tensor.nbytes();
   if (packed.size() != bytes) {
-    return absl::DataLossError(absl::StrCat("buffers and frozen parameters: expected ", bytes,
-                                            " bytes, found ", packed.size()));
+    return absl::DataLossError(
+        absl::StrCat("tensors of the model: expected ", bytes, " bytes, found ", packed.size()));
   }
   c10::NoGradGuard no_grad;
   for (const NamedParameter& t : tensors) {

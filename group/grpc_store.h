@@ -6,6 +6,8 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -33,14 +35,23 @@ struct StoreServerTimes {
 // 40 s of silence) leaves the exchanges that it waits in. Thread-safe.
 class GrpcStoreServer {
  public:
-  // Listens at `address`, "host:port", and nowhere else; port 0 takes any free one.
-  // Errors: UNAVAILABLE, naming the address, when the port is taken or the address is not one of
-  // this host's; INVALID_ARGUMENT when it is no "host:port", and those of CheckListener().
+  // Listens at each of `addresses`, "host:port", and nowhere else; with one address, port 0 takes any
+  // free one.
+  // Errors: UNAVAILABLE, naming the address and, where it can be seen, the process that has the port,
+  // when that is taken or the address is not one of this host's; INVALID_ARGUMENT when it is no
+  // "host:port", and those of CheckListener().
   // `door` says who may use the store; by default everybody. `health`, if there is one, answers who
   // asks whether it serves.
   static absl::StatusOr<std::unique_ptr<GrpcStoreServer>> Start(
+      const std::vector<std::string>& addresses, const Credentials& credentials,
+      StoreDoorOptions door = {}, std::shared_ptr<GrpcHealth> health = nullptr,
+      StoreServerTimes times = {});
+  static absl::StatusOr<std::unique_ptr<GrpcStoreServer>> Start(
       const std::string& address, const Credentials& credentials, StoreDoorOptions door = {},
-      std::shared_ptr<GrpcHealth> health = nullptr, StoreServerTimes times = {});
+      std::shared_ptr<GrpcHealth> health = nullptr, StoreServerTimes times = {}) {
+    return Start(std::vector<std::string>{address}, credentials, std::move(door), std::move(health),
+                 times);
+  }
 
   // Fails the calls and watches of all clients with UNAVAILABLE. Blocks until the answers are on
   // their way, at most half a second: who is alive and connected then hears them.

@@ -19,6 +19,7 @@
 #include "base/host_accepts.h"
 #include "base/host_port.h"
 #include "base/job_key.h"
+#include "base/local_address.h"
 #include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "base/notification.h"
@@ -61,6 +62,8 @@ grpc::ChannelArguments ChannelArguments() {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
+  // A name may lead elsewhere once rank 0 is there; gRPC looks it up every 30 s at most otherwise.
+  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
   // A proxy for the web, named in the environment, does not lead to a neighbour in the cluster.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Connections are not shared with other channels of this process.
@@ -412,13 +415,14 @@ absl::StatusOr<std::shared_ptr<Connection>> Reach(const std::string& address,
                                                   const Credentials& credentials,
                                                   const std::string& key, Deadline deadline,
                                                   absl::Duration failure_timeout) {
-  GS_RETURN_IF_ERROR(ParseHostPort(address).status());
+  GS_ASSIGN_OR_RETURN(const HostPort place, ParseHostPort(address));
   auto connection = std::make_shared<Connection>(address, credentials, key);
   const absl::Status answered = AwaitServer(*connection, deadline, failure_timeout);
   if (absl::IsDeadlineExceeded(answered)) {
+    const std::string host = DescribeHost(place.host);
     return absl::DeadlineExceededError(absl::StrCat(
-        "store at ", address,
-        ": expected a store there, found none by the deadline: ", LastFailure(*connection)));
+        "store at ", address, ": expected a store there, found none by the deadline",
+        host.empty() ? "" : absl::StrCat(" (", host, ")"), ": ", LastFailure(*connection)));
   }
   GS_RETURN_IF_ERROR(answered);
   return connection;

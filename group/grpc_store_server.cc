@@ -1,10 +1,18 @@
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/alarm_clock.h"
@@ -14,12 +22,14 @@
 #include "base/grpc_health.h"
 #include "base/grpc_status.h"
 #include "base/host_port.h"
+#include "base/port_owner.h"
 #include "base/secret_proof.h"
 #include "base/status_macros.h"
 #include "group/grpc_store.h"
 #include "group/in_memory_store.h"
 #include "group/store_door.h"
 #include "group/store_map.h"
+#include "group/store_run.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
@@ -214,6 +224,10 @@ class Call : public grpc::ServerGenericBidiReactor {
         store_->door.Join({request.run_id(), request.attempt(), request.rank(), request.server(),
                            request.nonce().substr(0, kMaxNonceBytes)});
     if (!told.ok()) return Finish(ToGrpcStatus(told.status()));
+    if (!request.server()) {
+      const StoreRun run = {request.run_id(), request.attempt()};
+      store_->map.Set(CameKey(run, request.rank()), "").IgnoreError();
+    }
     proto::JoinReply reply;
     reply.set_key(*told);
     Write(reply);
@@ -302,6 +316,36 @@ class Service : public grpc::CallbackGenericService {
   const std::shared_ptr<GrpcHealth> health_;
 };
 
+absl::Status CannotListen(absl::string_view address, absl::string_view why) {
+  return absl::UnavailableError(
+      absl::StrCat("store: expected to listen at ", address, ", but ", why));
+}
+
+// gRPC does not say why it cannot listen at an address; this asks the kernel. OK where it can.
+absl::Status WhyNot(const std::string& address) {
+  const absl::StatusOr<HostPort> place = ParseHostPort(address);
+  if (!place.ok()) return place.status();
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int failed =
+      getaddrinfo(place->host.c_str(), absl::StrCat(place->port).c_str(), &hints, &found);
+  if (failed != 0) return CannotListen(address, gai_strerror(failed));
+  const auto free_found = absl::MakeCleanup([found] { freeaddrinfo(found); });
+  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const auto close_fd = absl::MakeCleanup([fd] { close(fd); });
+  const int yes = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  if (bind(fd, found->ai_addr, found->ai_addrlen) == 0) return absl::OkStatus();
+  const int error = errno;
+  if (error != EADDRINUSE) return CannotListen(address, std::strerror(error));
+  const std::string owner = PortOwner(place->port);
+  return CannotListen(address,
+                      absl::StrCat(owner.empty() ? "something" : owner, " has port ", place->port,
+                                   "; --master or MASTER_PORT gives this job another port"));
+}
+
 class ServerImpl : public GrpcStoreServer {
  public:
   ServerImpl(StoreDoorOptions door, const std::string& secret, std::shared_ptr<GrpcHealth> health,
@@ -319,10 +363,13 @@ class ServerImpl : public GrpcStoreServer {
     if (server_ != nullptr) server_->Shutdown(GrpcDeadline(Deadline::Now()));
   }
 
-  absl::Status Listen(const std::string& address, const Credentials& credentials,
+  absl::Status Listen(const std::vector<std::string>& addresses, const Credentials& credentials,
                       absl::Duration idle_timeout) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(address, credentials.server, &port_);
+    std::vector<int> ports(addresses.size());
+    for (size_t i = 0; i < addresses.size(); ++i) {
+      builder.AddListeningPort(addresses[i], credentials.server, &ports[i]);
+    }
     builder.RegisterCallbackGenericService(&service_);
     builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
     builder.SetMaxSendMessageSize(-1);
@@ -339,11 +386,11 @@ class ServerImpl : public GrpcStoreServer {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                kKeepaliveMs / 4);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(
-          absl::StrCat("store: expected to listen at ", address,
-                       ", which is taken or not an address of this host"));
+    for (size_t i = 0; i < addresses.size(); ++i) {
+      if (server_ == nullptr || ports[i] == 0) GS_RETURN_IF_ERROR(WhyNot(addresses[i]));
     }
+    if (server_ == nullptr) return CannotListen(absl::StrJoin(addresses, ", "), "gRPC cannot");
+    port_ = ports.front();
     return absl::OkStatus();
   }
 
@@ -369,14 +416,15 @@ std::string GrpcStoreServer::WhyNobodyCanCome() {
 }
 
 absl::StatusOr<std::unique_ptr<GrpcStoreServer>> GrpcStoreServer::Start(
-    const std::string& address, const Credentials& credentials, StoreDoorOptions door,
-    std::shared_ptr<GrpcHealth> health, StoreServerTimes times) {
-  GS_RETURN_IF_ERROR(ParseHostPort(address).status());
-  GS_RETURN_IF_ERROR(CheckListener(credentials, address));
-  auto server =
-      std::make_unique<ServerImpl>(std::move(door), credentials.secret, std::move(health),
-                                   times.hearing);
-  GS_RETURN_IF_ERROR(server->Listen(address, credentials, times.idle));
+    const std::vector<std::string>& addresses, const Credentials& credentials,
+    StoreDoorOptions door, std::shared_ptr<GrpcHealth> health, StoreServerTimes times) {
+  for (const std::string& address : addresses) {
+    GS_RETURN_IF_ERROR(ParseHostPort(address).status());
+    GS_RETURN_IF_ERROR(CheckListener(credentials, address));
+  }
+  auto server = std::make_unique<ServerImpl>(std::move(door), credentials.secret, std::move(health),
+                                             times.hearing);
+  GS_RETURN_IF_ERROR(server->Listen(addresses, credentials, times.idle));
   return server;
 }
 

@@ -1,11 +1,16 @@
 #include "group/launch_environment.h"
 
+#include <algorithm>
 #include <initializer_list>
+#include <iterator>
 #include <limits>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/host_port.h"
 #include "base/status_macros.h"
 #include "group/slurm_node_list.h"
@@ -17,6 +22,7 @@ constexpr int kDefaultPort = 29500;
 constexpr int kAny = std::numeric_limits<int>::max();
 
 using Lookup = std::function<absl::optional<std::string>(absl::string_view)>;
+using LauncherProcessOf = std::function<std::string(absl::string_view mark, bool on_one_host)>;
 
 absl::Status Unexpected(absl::string_view variable, absl::string_view expected,
                         absl::string_view found) {
@@ -26,7 +32,8 @@ absl::Status Unexpected(absl::string_view variable, absl::string_view expected,
 
 class Environment {
  public:
-  explicit Environment(const Lookup& lookup) : lookup_(lookup) {}
+  Environment(const Lookup& lookup, const LauncherProcessOf& launcher_process)
+      : lookup_(lookup), launcher_process_(launcher_process) {}
 
   // Unset and empty are the same.
   absl::optional<std::string> Text(absl::string_view variable) const {
@@ -71,8 +78,14 @@ class Environment {
     return *(variables.end() - 1);
   }
 
+  // Names the launcher's process, whose mark a variable is; may be empty.
+  std::string LauncherProcess(absl::string_view mark, bool on_one_host) const {
+    return launcher_process_ ? launcher_process_(mark, on_one_host) : "";
+  }
+
  private:
   const Lookup& lookup_;
+  const LauncherProcessOf& launcher_process_;
 };
 
 absl::Status ReadRanks(const Environment& env, absl::string_view rank, absl::string_view size,
@@ -110,8 +123,10 @@ absl::Status ReadMaster(const Environment& env, absl::optional<std::string> host
   GS_ASSIGN_OR_RETURN(const absl::optional<int> given,
                       env.Number("MASTER_PORT", 1, next_port ? 65534 : 65535));
   if (!host.has_value()) return absl::OkStatus();
+  absl::string_view bare = *host;
+  if (absl::ConsumePrefix(&bare, "[") && !absl::ConsumeSuffix(&bare, "]")) bare = *host;
   const std::string address =
-      FormatHostPort(*host, given.value_or(kDefaultPort) + (next_port ? 1 : 0));
+      FormatHostPort(bare, given.value_or(kDefaultPort) + (next_port ? 1 : 0));
   if (!ParseHostPort(address).ok()) {
     return Unexpected("MASTER_ADDR", "a host name or address", absl::StrCat("\"", *host, "\""));
   }
@@ -153,15 +168,38 @@ absl::Status ReadOpenMpi(const Environment& env, LaunchEnvironment* result) {
 
 absl::Status ReadMpich(const Environment& env, LaunchEnvironment* result) {
   GS_RETURN_IF_ERROR(ReadRanks(env, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", result));
+  GS_RETURN_IF_ERROR(ReadMpiMaster(env, "MPI_LOCALNRANKS", result));
   // Without the step: on some hosts it is the batch script's, on others that of MPI's own helpers.
-  result->run_id = env.Text("SLURM_JOB_ID");
-  return ReadMpiMaster(env, "MPI_LOCALNRANKS", result);
+  std::vector<std::string> names = {env.Text("SLURM_JOB_ID").value_or("")};
+  const bool on_one_host = result->local_size == result->world_size;
+  names.push_back(env.Text("I_MPI_HYDRA_UUID").value_or(""));
+  if (names.back().empty()) names.back() = env.LauncherProcess("PMI_RANK", on_one_host);
+  names.erase(std::remove(names.begin(), names.end(), ""), names.end());
+  if (!names.empty()) result->run_id = absl::StrJoin(names, ".");
+  return absl::OkStatus();
+}
+
+absl::string_view SlurmSize(const Environment& env) {
+  return env.FirstSet({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
+}
+
+// A batch script has a SLURM_PROCID as well, 0, and with --ntasks a SLURM_NTASKS, but is none of
+// the tasks that are counted: those are of steps.
+bool IsSlurmTask(const Environment& env) {
+  const bool in_step = env.Has("SLURM_STEP_ID") || env.Has("SLURM_STEPID");
+  return env.Has("SLURM_PROCID") && (in_step || !env.Has("SLURM_JOB_ID"));
+}
+
+// With srun --mpi=pmi2 and the like, Slurm itself sets PMI_*. MPICH's and Intel MPI's launchers
+// count a host's ranks too, and run inside steps of their own, whose numbers are other ones.
+bool IsPmiOfSlurm(const Environment& env) {
+  return IsSlurmTask(env) && !env.Has("MPI_LOCALRANKID") &&
+         env.Text("PMI_RANK") == env.Text("SLURM_PROCID") &&
+         env.Text("PMI_SIZE") == env.Text(SlurmSize(env));
 }
 
 absl::Status ReadSlurm(const Environment& env, LaunchEnvironment* result) {
-  GS_RETURN_IF_ERROR(ReadRanks(env, "SLURM_PROCID",
-                               env.FirstSet({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}),
-                               "SLURM_LOCALID", result));
+  GS_RETURN_IF_ERROR(ReadRanks(env, "SLURM_PROCID", SlurmSize(env), "SLURM_LOCALID", result));
   GS_ASSIGN_OR_RETURN(const absl::optional<std::string> host, FirstSlurmHost(env));
   GS_RETURN_IF_ERROR(ReadMaster(env, host, /*next_port=*/false, result));
   result->run_id = env.Text("SLURM_JOB_ID");
@@ -192,26 +230,57 @@ absl::string_view LauncherName(Launcher launcher) {
   return "";
 }
 
-absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(const Lookup& lookup) {
+bool SaysAll(absl::optional<int> rank, absl::optional<int> world_size, absl::string_view master) {
+  if (world_size == 1) return rank.value_or(0) == 0;
+  return rank.has_value() && world_size.has_value() && !master.empty();
+}
+
+bool IsLauncherVariable(absl::string_view name) {
+  constexpr absl::string_view kNames[] = {
+      // torchrun
+      "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE",
+      "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+      // Open MPI, MPICH, Intel MPI
+      "OMPI_UNIVERSE_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+      // Slurm; without SLURM_JOBID mpirun sees no Slurm job, and starts its processes here
+      "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_NTASKS",
+      "SLURM_NPROCS", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_JOBID", "SLURM_NODELIST",
+      "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"};
+  constexpr absl::string_view kPrefixes[] = {"TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMIX_", "PMI_",
+                                             "SLURM_STEP"};
+  const auto is_prefix = [name](absl::string_view prefix) {
+    return absl::StartsWith(name, prefix);
+  };
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames) ||
+         std::any_of(std::begin(kPrefixes), std::end(kPrefixes), is_prefix);
+}
+
+absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(
+    const Lookup& lookup, const LauncherProcessOf& launcher_process) {
+  const Environment env(lookup, launcher_process);
   struct Candidate {
     Launcher launcher;
-    absl::string_view rank;
+    bool has_rank;
+    bool has_size;
     absl::Status (*read)(const Environment&, LaunchEnvironment*);
   };
-  constexpr Candidate kCandidates[] = {
-      {Launcher::kTorchrun, "RANK", ReadTorchrun},
-      {Launcher::kOpenMpi, "OMPI_COMM_WORLD_RANK", ReadOpenMpi},
-      {Launcher::kMpich, "PMI_RANK", ReadMpich},
-      {Launcher::kSlurm, "SLURM_PROCID", ReadSlurm},
+  const Candidate candidates[] = {
+      {Launcher::kTorchrun, env.Has("RANK"), env.Has("WORLD_SIZE"), ReadTorchrun},
+      {Launcher::kOpenMpi, env.Has("OMPI_COMM_WORLD_RANK"), env.Has("OMPI_COMM_WORLD_SIZE"),
+       ReadOpenMpi},
+      {Launcher::kMpich, env.Has("PMI_RANK") && !IsPmiOfSlurm(env), env.Has("PMI_SIZE"), ReadMpich},
+      {Launcher::kSlurm, IsSlurmTask(env), env.Has(SlurmSize(env)), ReadSlurm},
   };
-  const Environment env(lookup);
-  LaunchEnvironment result;
-  for (const Candidate& candidate : kCandidates) {
-    if (!env.Has(candidate.rank)) continue;
-    result.launcher = candidate.launcher;
-    GS_RETURN_IF_ERROR(candidate.read(env, &result));
-    break;
+  const Candidate* chosen = nullptr;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.has_rank) continue;
+    // A set without a size is no more than the best guess, whose reader names what is missing.
+    if (chosen == nullptr || (!chosen->has_size && candidate.has_size)) chosen = &candidate;
   }
+  LaunchEnvironment result;
+  if (chosen == nullptr) return result;
+  result.launcher = chosen->launcher;
+  GS_RETURN_IF_ERROR(chosen->read(env, &result));
   return result;
 }
 

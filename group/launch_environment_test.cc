@@ -101,6 +101,12 @@ std::vector<Case> Cases() {
        0},
       {"an IPv6 master", With(kTorchrun, {{"MASTER_ADDR", "fd00::1"}}), Launcher::kTorchrun, 5, 8,
        1, "[fd00::1]:1235", "abc", 2},
+      {"an IPv6 master in brackets", With(kTorchrun, {{"MASTER_ADDR", "[::1]"}}),
+       Launcher::kTorchrun, 5, 8, 1, "[::1]:1235", "abc", 2},
+      {"a link-local master", With(kTorchrun, {{"MASTER_ADDR", "fe80::1%eth0"}}),
+       Launcher::kTorchrun, 5, 8, 1, "[fe80::1%eth0]:1235", "abc", 2},
+      {"Intel MPI, which names its jobs", With(kMpich, {{"I_MPI_HYDRA_UUID", "u-1"}}),
+       Launcher::kMpich, 1, 2, 1, "127.0.0.1:29500", "u-1", 0},
       {"torchrun inside Slurm", With(kSlurm, kTorchrun), Launcher::kTorchrun, 5, 8, 1, "node0:1235",
        "abc", 2},
       {"torchrun inside OpenMPI", With(kOpenMpi, kTorchrun), Launcher::kTorchrun, 5, 8, 1,
@@ -118,9 +124,28 @@ std::vector<Case> Cases() {
        Launcher::kSlurm, 3, 4, 1, "gpu003:5", "77.0", 0},
       {"a requeued Slurm job", With(kSlurm, {{"SLURM_RESTART_COUNT", "1"}}), Launcher::kSlurm, 3, 4,
        1, "gpu003:29500", "77.0", 1},
-      {"Slurm without steps",
-       Without(kSlurm, {"SLURM_STEP_ID", "SLURM_LOCALID", "SLURM_JOB_NODELIST"}), Launcher::kSlurm,
-       3, 4, none, none, "77", 0},
+      {"Slurm's numbers, set by hand",
+       Without(kSlurm, {"SLURM_STEP_ID", "SLURM_JOB_ID", "SLURM_LOCALID", "SLURM_JOB_NODELIST"}),
+       Launcher::kSlurm, 3, 4, none, none, none, 0},
+      {"a batch script whose job has no number of tasks",
+       Without(With(kSlurm, {{"SLURM_PROCID", "0"}}), {"SLURM_STEP_ID", "SLURM_NTASKS"}),
+       Launcher::kNone, none, none, none, none, none, 0},
+      {"a batch script whose job has four tasks",
+       Without(With(kSlurm, {{"SLURM_PROCID", "0"}}), {"SLURM_STEP_ID"}), Launcher::kNone, none,
+       none, none, none, none, 0},
+      {"mpirun in a batch script without a number of tasks",
+       With(Without(kSlurm, {"SLURM_STEP_ID", "SLURM_NTASKS"}), kOpenMpi), Launcher::kOpenMpi, 2, 4,
+       2, "127.0.0.1:29500", "prterun-1@1", 0},
+      {"srun beside a rank that a script exports", With(kSlurm, {{"RANK", "0"}}), Launcher::kSlurm,
+       3, 4, 1, "gpu003:29500", "77.0", 0},
+      {"a rank of MPICH's without a size beside one of torchrun's",
+       With(kTorchrun, {{"PMI_RANK", "x"}, {"OMPI_COMM_WORLD_RANK", "1"}}), Launcher::kTorchrun, 5,
+       8, 1, "node0:1235", "abc", 2},
+      {"srun --mpi=pmi2", With(kSlurm, {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"PMI_FD", "9"}}),
+       Launcher::kSlurm, 3, 4, 1, "gpu003:29500", "77.0", 0},
+      {"an old MPICH, whose own step has other numbers",
+       With(kSlurm, {{"PMI_RANK", "3"}, {"PMI_SIZE", "8"}, {"MASTER_ADDR", "m"}}), Launcher::kMpich,
+       3, 8, none, "m:29500", "77", 0},
       {"empty variables are unset variables",
        With(kSlurm, {{"RANK", ""}, {"MASTER_ADDR", ""}, {"SLURM_STEP_NODELIST", ""}}),
        Launcher::kSlurm, 3, 4, 1, "gpu003:29500", "77.0", 0},
@@ -207,6 +232,29 @@ TEST(LaunchEnvironmentTest, GarbledAndContradictoryValuesAreNamed) {
   }
 }
 
+TEST(LaunchEnvironmentTest, FlagsSayAllOfAWorkerAloneOrWithRankSizeAndStore) {
+  EXPECT_TRUE(SaysAll(1, 2, "a:1"));
+  EXPECT_TRUE(SaysAll(0, 1, ""));
+  EXPECT_TRUE(SaysAll(absl::nullopt, 1, ""));
+  EXPECT_FALSE(SaysAll(1, 1, "a:1"));
+  EXPECT_FALSE(SaysAll(1, 2, ""));
+  EXPECT_FALSE(SaysAll(0, absl::nullopt, "a:1"));
+  EXPECT_FALSE(SaysAll(absl::nullopt, 2, "a:1"));
+  EXPECT_FALSE(SaysAll(absl::nullopt, absl::nullopt, ""));
+}
+
+TEST(LaunchEnvironmentTest, EveryVariableThatIsReadIsALaunchersButThoseOfTheJobAsAWhole) {
+  for (const Variables& variables : {kTorchrun, kSlurm, kOpenMpi, kMpich}) {
+    for (const auto& [name, value] : variables) {
+      EXPECT_EQ(IsLauncherVariable(name), name != "SLURM_JOB_ID") << name;
+    }
+  }
+  for (const char* name : {"PATH", "HOME", "SLURM_SUBMIT_DIR", "SLURM_CONF", "OMPI_MCA_btl",
+                           "MASTER", "GRADSYNC_JOB_KEY", "RANKS"}) {
+    EXPECT_FALSE(IsLauncherVariable(name)) << name;
+  }
+}
+
 TEST(LaunchEnvironmentTest, HowManyWorkersTheHostHasIsReadWhereTheLauncherSaysIt) {
   EXPECT_EQ(Detect(kTorchrun)->local_size, absl::nullopt);
   EXPECT_EQ(Detect(With(kTorchrun, {{"LOCAL_WORLD_SIZE", "4"}}))->local_size, 4);
@@ -214,6 +262,27 @@ TEST(LaunchEnvironmentTest, HowManyWorkersTheHostHasIsReadWhereTheLauncherSaysIt
   EXPECT_EQ(Detect(kMpich)->local_size, 2);
   EXPECT_EQ(Detect(With(kTorchrun, {{"LOCAL_WORLD_SIZE", "9"}})).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+// Two jobs at a time on one host had no id to tell them apart: ranks of one trained with the other.
+TEST(LaunchEnvironmentTest, TheLaunchersProcessNamesAJobOfMpich) {
+  const auto detect = [](const Variables& variables) {
+    return DetectLaunchEnvironment(
+        [&](absl::string_view name) {
+          const auto found = variables.find(std::string(name));
+          return found == variables.end() ? absl::nullopt
+                                          : absl::optional<std::string>(found->second);
+        },
+        [](absl::string_view mark, bool on_one_host) {
+          return std::string(mark) + (on_one_host ? " on one host" : " on several");
+        });
+  };
+  EXPECT_EQ(detect(kMpich)->run_id, "PMI_RANK on one host");
+  EXPECT_EQ(detect(With(kMpich, {{"MPI_LOCALNRANKS", "1"}}))->run_id, "PMI_RANK on several");
+  EXPECT_EQ(detect(With(kMpich, {{"SLURM_JOB_ID", "77"}}))->run_id, "77.PMI_RANK on one host");
+  EXPECT_EQ(detect(With(kMpich, {{"I_MPI_HYDRA_UUID", "u"}}))->run_id, "u");
+  EXPECT_EQ(detect(kOpenMpi)->run_id, "prterun-1@1");
+  EXPECT_EQ(detect(kSlurm)->run_id, "77.0");
 }
 
 }  // namespace

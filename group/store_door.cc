@@ -20,9 +20,10 @@ std::string Quoted(absl::string_view text) {
 absl::Status StoreDoor::CheckRun(const Comer& comer) const {
   const absl::string_view or_none = comer.server ? ", or none" : "";
   if (comer.run_id != options_.run_id && !(comer.server && comer.run_id.empty())) {
-    return absl::FailedPreconditionError(absl::StrCat("--run_id: expected the store's, ",
-                                                      Quoted(options_.run_id), or_none, ", found ",
-                                                      Quoted(comer.run_id)));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--run_id: expected the store's, ", Quoted(options_.run_id), or_none, ", found ",
+        Quoted(comer.run_id), "; where the store is another job's, --master or MASTER_PORT gives ",
+        "this one a port of its own"));
   }
   if (comer.attempt != options_.attempt && !(comer.server && comer.attempt < 0)) {
     return absl::FailedPreconditionError(absl::StrCat(

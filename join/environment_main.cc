@@ -3,17 +3,23 @@
 #include <string>
 
 #include "base/job_key.h"
+#include "base/launcher_process.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
+#include "base/system_resolver.h"
 #include "group/launch_environment.h"
 #include "group/task_role.h"
 #include "join/nccl_settings.h"
 
 namespace gradsync {
 
-absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks) {
-  GS_ASSIGN_OR_RETURN(const LaunchEnvironment environment,
-                      DetectLaunchEnvironment(EnvironmentVariable));
+absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks,
+                                                       const PlaceByFlags& flags) {
+  LaunchEnvironment environment;
+  if (server_tasks != 0 || !SaysAll(flags.rank, flags.world_size, flags.master)) {
+    GS_ASSIGN_OR_RETURN(environment, DetectLaunchEnvironment(EnvironmentVariable, LauncherProcess));
+  }
+  UseSystemResolver();
   JoinOptions options;
   options.launcher = std::string(LauncherName(environment.launcher));
   options.meet.rank = environment.rank.value_or(0);
@@ -24,9 +30,12 @@ absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks) {
     options.meet.world_size = role.workers;
     options.num_servers = server_tasks;
   }
-  options.meet.master = environment.master.value_or("");
+  if (flags.rank.has_value()) options.meet.rank = *flags.rank;
+  if (flags.world_size.has_value()) options.meet.world_size = *flags.world_size;
+  options.meet.master = flags.master.empty() ? environment.master.value_or("") : flags.master;
   options.meet.run_id = environment.run_id.value_or(options.meet.run_id);
   options.meet.attempt = environment.attempt;
+  options.meet.notice = [](const std::string& text) { PrintNotice("gradsync", text); };
   options.meet.credentials.secret = EnvironmentVariable(kJobKeyVariable).value_or("");
   GS_RETURN_IF_ERROR(CheckJobKey(kJobKeyVariable, options.meet.credentials.secret));
   options.meet.credentials.insecure = false;

@@ -4,18 +4,30 @@
 #ifndef GRADSYNC_JOIN_ENVIRONMENT_MAIN_H_
 #define GRADSYNC_JOIN_ENVIRONMENT_MAIN_H_
 
+#include <string>
+
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "join/join.h"
 
 namespace gradsync {
+
+// What a program's flags say of its place in the job; unset and empty: nothing.
+struct PlaceByFlags {
+  absl::optional<int> rank;
+  absl::optional<int> world_size;
+  std::string master;
+};
 
 // Who this process is and where the others are, as torchrun, Slurm or MPI say
 // (group/launch_environment.h); without any of them one rank alone. The job itself is the default
 // one: set `sync.job`. The launcher's key (base/job_key.h) is the job's secret; without one, ranks that
 // other hosts could reach refuse to listen, unless meet.credentials say otherwise. With `server_tasks`, that many of the launcher's tasks are parameter servers
-// (group/task_role.h), and the workers wait until these have registered.
+// (group/task_role.h), and the workers wait until these have registered. What `flags` say wins, and
+// where they say all (SaysAll()) and there are no `server_tasks`, no launcher's variable is read.
 // Errors: those of DetectLaunchEnvironment(), RoleOfTask() and ExpectRole().
-absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks = 0);
+absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks = 0,
+                                                       const PlaceByFlags& flags = {});
 
 }  // namespace gradsync
 

@@ -13,6 +13,7 @@
 #include "base/suspicion.h"
 #include "gpu/open_gpu.h"
 #include "group/group_error.h"
+#include "group/store_run.h"
 #include "join/create_slice_link.h"
 #include "plan/codec.h"
 #include "plan/consistency.h"
@@ -39,9 +40,16 @@ FlagTexts SameOnAllRanks(const JoinOptions& options) {
   return texts;
 }
 
+// Nobody comes to one worker without servers, whatever its launcher says of a master: an interactive
+// shell of Slurm or torchrun says it to each program. Unless the store's address is asked for.
+bool NeedsNoStore(const JoinOptions& options) {
+  return options.meet.world_size == 1 && options.num_servers == 0 && options.sync.servers.empty() &&
+         options.meet.on_store == nullptr;
+}
+
 // Where server `number` of the job registers its address.
 std::string ServerKey(const WorkerGroup& group, int number) {
-  return group.Key(absl::StrCat("server/", number));
+  return RegisteredKey({group.run_id, group.attempt}, number);
 }
 
 // Each stage, or slice, has servers of its own, which know nothing of the others: server i is stage
@@ -223,10 +231,11 @@ absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options) {
   GS_RETURN_IF_ERROR(OpenDevices(&options));
   // Those that are given by address do not come by themselves.
   options.meet.servers = options.num_servers;
+  if (NeedsNoStore(options)) options.meet.master.clear();
   GS_ASSIGN_OR_RETURN(Meeting meeting, Meet(options.meet));
   std::unique_ptr<Member> member(new Member(std::move(meeting)));
   member->options_ = options.sync;
-  const absl::Status complete = member->Complete(options);
+  const absl::Status complete = member->meeting_.Explain(member->Complete(options));
   if (complete.ok()) return member;
   return PublishFailure(member->group(), complete);
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/deadline.h"
 #include "base/host_port.h"
 #include "base/job_key.h"
@@ -106,7 +107,44 @@ StoreDoorOptions DoorOf(const MeetOptions& options, const std::string& key) {
   return door;
 }
 
+// Without TLS, a secret or --insecure a process may listen for its own host alone.
+bool MayBeReached(const Credentials& credentials) {
+  return credentials.server == nullptr || CheckListener(credentials, "0.0.0.0:0").ok();
+}
+
+LocalAddressOptions WhereOf(const MeetOptions& options, Deadline deadline) {
+  LocalAddressOptions where;
+  where.master = options.master;
+  where.interface = options.interface;
+  where.open = MayBeReached(options.credentials);
+  where.deadline = deadline;
+  where.notice = options.notice;
+  return where;
+}
+
+// DEADLINE_EXCEEDED with the flags that it is about.
+absl::Status InTime(const absl::Status& status, const MeetOptions& options) {
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  return absl::DeadlineExceededError(
+      absl::StrCat("--master=", options.master, ": ", status.message(),
+                   "; --timeout=", absl::FormatDuration(options.timeout), " ended the wait"));
+}
+
 }  // namespace
+
+absl::Status Meeting::Explain(const absl::Status& status) const {
+  if (!absl::IsDeadlineExceeded(status) || group_.store_address.empty()) return status;
+  std::string where = absl::StrCat("rank 0 listens at ", absl::StrJoin(listens_, ", "));
+  if (listens_.empty()) {
+    where = absl::StrCat("rank 0's store is at ", group_.store_address);
+    const absl::StatusOr<HostPort> store = ParseHostPort(group_.store_address);
+    const std::string host = store.ok() ? DescribeHost(store->host) : "";
+    if (!host.empty()) absl::StrAppend(&where, " (", host, ")");
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat(status.message(), "; --timeout=", absl::FormatDuration(group_.timeout),
+                   " ended the wait; ", where));
+}
 
 absl::Status CheckMeeting(const MeetOptions& options) {
   if (options.world_size < 1) {
@@ -141,43 +179,54 @@ absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
   group.failure_timeout = FailureTimeout(options.failure_timeout, options.timeout);
   group.credentials = options.credentials;
   group.recorder = options.recorder;
-  GS_ASSIGN_OR_RETURN(group.address, LocalAddress(options.master, options.interface));
+  const Deadline deadline = Deadline::In(group.timeout);
+  const LocalAddressOptions where = WhereOf(options, deadline);
+  if (options.rank != 0 || options.master.empty()) {
+    const absl::StatusOr<LocalAddresses> here = FindLocalAddress(where);
+    if (!here.ok()) return InTime(here.status(), options);
+    group.address = here->address;
+    group.store_address = here->store;
+  }
   if (options.master.empty()) {
     group.store = NewInMemoryStore();
     return meeting;
   }
-  // On all ranks, though some may not listen: the job would be open to strangers.
-  if (options.rank == 0 || options.credentials.server != nullptr) {
-    GS_RETURN_IF_ERROR(CheckListener(options.credentials, absl::StrCat(group.address, ":0")));
-  }
-  const Deadline deadline = Deadline::In(group.timeout);
   if (options.rank == 0) {
-    // Not at the name itself, which this host may have as a name for its loopback address.
-    GS_ASSIGN_OR_RETURN(const HostPort master, ParseHostPort(options.master));
+    GS_ASSIGN_OR_RETURN(const LocalAddresses here, FindStoreAddresses(where));
+    group.address = here.address;
+    GS_RETURN_IF_ERROR(CheckListener(options.credentials, absl::StrCat(group.address, ":0")));
     group.key = NewJobKey();
-    GS_ASSIGN_OR_RETURN(
-        meeting.server_,
-        GrpcStoreServer::Start(absl::StrCat(group.address, ":", master.port), group.credentials,
-                               DoorOf(options, group.key), options.health));
+    GS_ASSIGN_OR_RETURN(meeting.server_,
+                        GrpcStoreServer::Start(here.listen, group.credentials,
+                                               DoorOf(options, group.key), options.health));
     if (options.health != nullptr) options.health->SetServing(true);
     // Not by a connection: for one, a process without free descriptors waits in vain.
     group.store = meeting.server_->local();
-    group.store_address = absl::StrCat(group.address, ":", meeting.server_->port());
+    GS_ASSIGN_OR_RETURN(const HostPort store, ParseHostPort(here.store));
+    group.store_address = FormatHostPort(store.host, meeting.server_->port());
+    meeting.listens_ = here.listen;
+    if (store.port == 0) meeting.listens_ = {group.store_address};
     GS_RETURN_IF_ERROR(meeting.Watch(options, /*connected=*/nullptr, deadline));
-    GS_RETURN_IF_ERROR(PublishRun(*group.store, {group.run_id, group.attempt}, deadline));
+    GS_RETURN_IF_ERROR(
+        PublishRun(*group.store, {group.run_id, group.attempt, options.world_size, options.servers},
+                   deadline));
     if (options.on_store) GS_RETURN_IF_ERROR(options.on_store(group.store_address));
     return meeting;
+  }
+  // Though it may not listen itself: the job would be open to strangers.
+  if (options.credentials.server != nullptr) {
+    GS_RETURN_IF_ERROR(CheckListener(options.credentials, absl::StrCat(group.address, ":0")));
   }
   StorePass pass;
   pass.run_id = options.run_id;
   pass.attempt = options.attempt;
   pass.rank = options.rank;
-  GS_ASSIGN_OR_RETURN(
-      const std::shared_ptr<ConnectedStore> connected,
-      EnterStore(options.master, group.credentials, &pass, deadline, group.failure_timeout));
+  const absl::StatusOr<std::shared_ptr<ConnectedStore>> entered =
+      EnterStore(group.store_address, group.credentials, &pass, deadline, group.failure_timeout);
+  if (!entered.ok()) return InTime(entered.status(), options);
+  const std::shared_ptr<ConnectedStore>& connected = *entered;
   group.key = pass.key;
   group.store = connected;
-  group.store_address = options.master;
   GS_RETURN_IF_ERROR(meeting.Watch(options, connected, deadline));
   return meeting;
 }

@@ -45,6 +45,9 @@ struct MeetOptions {
   std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null
   std::shared_ptr<GrpcHealth> health;       // of the store that rank 0 holds; may be null
 
+  // What a user should know while this process waits to be let in; may be empty.
+  std::function<void(const std::string& text)> notice;
+
   // Called on rank 0 when it holds the store, before it waits for anybody, with the store's
   // host:port: what other ranks take for master where the port was 0. May be empty.
   std::function<absl::Status(const std::string& address)> on_store;
@@ -62,6 +65,10 @@ class Meeting {
   // Nobody is watched any more, nor is this rank: for ranks that go on by themselves.
   void Unwatch();
 
+  // The same, but that DEADLINE_EXCEEDED also says which flag ended the wait, and where rank 0's store
+  // is. Looks the store's name up.
+  absl::Status Explain(const absl::Status& status) const;
+
   // In good order: the store is rank 0's, so this waits there until the others have left too, for
   // as long as it may take to notice that one never will. A rank that has failed does not leave.
   // Errors: ABORTED with the culprit, on rank 0: a process of the job was lost before it had left.
@@ -78,6 +85,7 @@ class Meeting {
 
   std::unique_ptr<GrpcStoreServer> server_;  // of rank 0; outlives whoever uses the store
   WorkerGroup group_;
+  std::vector<std::string> listens_;                  // where the store of rank 0 does
   std::unique_ptr<Watchdog> watchdog_;                // of rank 0
   std::unique_ptr<KeyValueStore::Watcher> presence_;  // of all others
   std::unique_ptr<Heartbeat> heartbeat_;              // last: uses the store
@@ -93,9 +101,11 @@ absl::Status CheckMeeting(const MeetOptions& options);
 
 // Starts the store on rank 0, which says there which run it is of (group/store_run.h); connects to it
 // on all others. A rank without a master has a store of its own, in memory. Does not wait for the
-// other ranks. Blocks for at most options.timeout.
-// Errors: those of CheckMeeting(), LocalAddress(), CheckListener(), GrpcStoreServer::Start(),
-// EnterStore(), on_store and, for the first sign of life, KeyValueStore::Set().
+// other ranks, but for the master's name to be found (base/local_address.h). Blocks for at most
+// options.timeout.
+// Errors: those of CheckMeeting(), FindLocalAddress() and FindStoreAddresses(), CheckListener(),
+// GrpcStoreServer::Start(), EnterStore(), on_store and, for the first sign of life,
+// KeyValueStore::Set().
 absl::StatusOr<Meeting> Meet(const MeetOptions& options);
 
 }  // namespace gradsync

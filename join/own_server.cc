@@ -6,7 +6,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/available_memory.h"
+#include "base/process_limits.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<OwnServer>> OwnServer::Start(const WorkerGroup& g
   options.timeout = group.timeout;
   options.arrival_timeout = absl::InfiniteDuration();
   options.failure_timeout = group.failure_timeout;
-  options.limits.max_memory = static_cast<int64_t>(AvailableMemory() / 4 * 3);
+  options.limits.max_memory = static_cast<int64_t>(AvailableMemory().bytes / 4 * 3);
   options.limits.key = group.key;
   options.limits.proof = true;
   options.limits.credentials = group.credentials;

@@ -16,6 +16,8 @@
 namespace gradsync {
 namespace {
 
+constexpr int64_t kClassesWithoutData = 10;
+
 absl::Status CheckGpt(const ModelOptions& options) {
   for (const auto& [flag, value] : {std::make_pair("gpt_width", options.gpt_width),
                                     std::make_pair("gpt_layers", options.gpt_layers),
@@ -114,7 +116,9 @@ absl::StatusOr<std::shared_ptr<Model>> CreateByName(const ModelOptions& options)
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Model>> CreateModel(const ModelOptions& options) {
+absl::StatusOr<std::shared_ptr<Model>> CreateModel(const ModelOptions& given) {
+  ModelOptions options = given;
+  if (options.classes == 0) options.classes = kClassesWithoutData;
   if (options.classes < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("model: expected at least 1 class, found ", options.classes));

@@ -15,6 +15,7 @@
 #include "c10/util/Exception.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/dropout.h"
 #include "models/loss.h"
 #include "models/model.h"
 #include "models/model_table.h"
@@ -83,6 +84,29 @@ TEST(CreateModelTest, SizesOfTheGptAreTheOptions) {
   EXPECT_EQ(model->forward(at::zeros({3, 5}, at::kLong)).sizes(), (at::IntArrayRef{3, 5, 11}));
   EXPECT_EQ(model->forward(at::zeros({1, 1}, at::kLong)).sizes(), (at::IntArrayRef{1, 1, 11}));
   EXPECT_THROW(model->forward(at::zeros({1, 6}, at::kLong)), c10::Error);
+}
+
+// --dropout of the ViT dropped attention weights, which torchvision's `dropout` does not, and left out
+// the embedding and the MLP's inner values.
+TEST(CreateModelTest, TheVitDropsWhereTorchvisionDoes) {
+  ModelOptions options;
+  options.name = "vit_s_16";
+  options.dropout = 0.1;
+  const auto model = CreateModel(options).value();
+  std::vector<std::string> expected = {"encoder.dropout"};
+  for (int i = 0; i < 12; ++i) {
+    const std::string layer = "encoder.layers.encoder_layer_" + std::to_string(i);
+    for (const char* name : {".dropout", ".mlp.2", ".mlp.4"}) expected.push_back(layer + name);
+  }
+  std::vector<std::string> found;
+  for (const auto& module : model->named_modules("", /*include_self=*/false)) {
+    const auto* const dropout = module.value()->as<Dropout>();
+    if (dropout != nullptr && dropout->probability() > 0) found.push_back(module.key());
+  }
+  EXPECT_THAT(found, UnorderedElementsAreArray(expected));
+  model->BeginStep(/*seed=*/7);
+  const at::Tensor images = at::ones({2, 3, 32, 32});
+  EXPECT_EQ(model->forward(images).sizes(), (at::IntArrayRef{2, 10}));
 }
 
 // A position's logits depend on what came before it and on nothing behind it.
@@ -249,8 +273,8 @@ TEST(CreateModelTest, BadOptionsAreNamedWithWhatExists) {
   options.stem = "vgg";
   EXPECT_THAT(error(options), HasSubstr("'vgg': expected imagenet or cifar"));
   options.stem = "cifar";
-  options.classes = 0;
-  EXPECT_THAT(error(options), HasSubstr("found 0"));
+  options.classes = -1;
+  EXPECT_THAT(error(options), HasSubstr("found -1"));
   options.classes = 10;
   options.hidden = {-1};
   EXPECT_THAT(error(options), HasSubstr("found -1"));

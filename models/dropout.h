@@ -59,6 +59,8 @@ class Dropout : public torch::nn::Module {
   // forward() would drop of the whole.
   at::Tensor ForwardPart(const at::Tensor& x, int64_t dimension, int64_t part, int64_t parts) const;
 
+  double probability() const { return probability_; }
+
   // From now on the step's seed is `random`'s. The layer keeps its number.
   void set_random(std::shared_ptr<StepRandom> random) { random_ = std::move(random); }
 

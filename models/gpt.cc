@@ -69,7 +69,7 @@ class Gpt : public Model, public SliceableModel {
     layer.mlp_width = 4 * options.width;
     layer.causal = true;
     layer.tanh_gelu = true;
-    layer.dropout = options.dropout;
+    layer.dropout = layer.attention_dropout = options.dropout;
     layer.gpt_weights = true;
     layer.residual_layers = options.layers;
     const auto layers = register_module("layers", std::make_shared<Module>());

@@ -14,7 +14,9 @@ struct ModelOptions {
   std::string name = "resnet18";  // one of ModelNames()
   // imagenet or cifar (models/resnet.h); what is no ResNet takes either and ignores it
   std::string stem = "imagenet";
-  int64_t classes = 10;                // of images; a language model's vocabulary
+  // Outputs: classes of images, a language model's vocabulary. 0: as many as the data has, where they
+  // are known (FitModel(), train/job_data.h), else 10.
+  int64_t classes = 0;
   int64_t image_size = 32;             // height and width, for those whose parameters depend on it
   uint64_t seed = 0;                   // Equal seeds give equal initial weights.
   std::vector<int64_t> hidden = {32};  // mlp only.

@@ -38,8 +38,8 @@ SelfAttention::SelfAttention(const TransformerOptions& options, std::shared_ptr<
   in_bias_ = register_parameter("in_proj_bias", at::zeros({3 * options.width}));
   out_ = register_module("out_proj",
                          std::make_shared<Linear>(options.width, options.width, generator));
-  dropout_ =
-      register_module("dropout", std::make_shared<Dropout>(options.dropout, std::move(random)));
+  dropout_ = register_module(
+      "dropout", std::make_shared<Dropout>(options.attention_dropout, std::move(random)));
   c10::NoGradGuard no_grad;
   if (options.gpt_weights) {
     in_weight_.normal_(0, kGptDeviation, generator);
@@ -90,6 +90,10 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options,
   const auto mlp = register_module("mlp", std::make_shared<torch::nn::Module>());
   wide_ = mlp->register_module(
       "0", std::make_shared<Linear>(options.width, options.mlp_width, generator));
+  if (options.mlp_dropout > 0) {
+    wide_dropout_ =
+        mlp->register_module("2", std::make_shared<Dropout>(options.mlp_dropout, random));
+  }
   narrow_ = mlp->register_module(
       "3", std::make_shared<Linear>(options.mlp_width, options.width, generator));
   dropout2_ = mlp->register_module("4", std::make_shared<Dropout>(options.dropout, random));
@@ -106,7 +110,12 @@ at::Tensor TransformerLayer::forward(const at::Tensor& x) const {
   const at::Tensor mixed = attention_->forward(NormaliseSlice(*norm1_, x, slice_));
   const at::Tensor y = at::add(DropSlice(*dropout1_, mixed, slice_), x);
   const at::Tensor input = EnterSlices(NormaliseSlice(*norm2_, y, slice_), slice_);
-  const at::Tensor wide = at::gelu(wide_->forward(input), tanh_gelu_ ? "tanh" : "none");
+  at::Tensor wide = at::gelu(wide_->forward(input), tanh_gelu_ ? "tanh" : "none");
+  if (wide_dropout_ != nullptr) {
+    wide = slice_.whole() ? wide_dropout_->forward(wide)
+                          : wide_dropout_->ForwardPart(wide, 2, slice_.exchange->slice(),
+                                                       slice_.exchange->slices());
+  }
   const at::Tensor narrow = LinearOfSlices(wide, narrow_->weight(), narrow_->bias(), slice_);
   return at::add(y, DropSlice(*dropout2_, narrow, slice_));
 }

@@ -23,10 +23,12 @@ struct TransformerOptions {
   int64_t width = 0;
   int64_t heads = 1;  // Divides `width`.
   int64_t mlp_width = 0;
-  double eps = 1e-5;         // of the normalisations
-  bool causal = false;       // A position sees itself and those before it.
-  bool tanh_gelu = false;    // GELU's approximation by tanh, as GPT-2, instead of erf.
-  double dropout = 0;        // of attention weights and of what is added to the residual
+  double eps = 1e-5;             // of the normalisations
+  bool causal = false;           // A position sees itself and those before it.
+  bool tanh_gelu = false;        // GELU's approximation by tanh, as GPT-2, instead of erf.
+  double dropout = 0;            // of what is added to the residual,
+  double attention_dropout = 0;  // of attention weights, and
+  double mlp_dropout = 0;        // between the two linear layers of the MLP
   bool gpt_weights = false;  // Initial weights: GPT-2's, else torchvision's vision transformer's.
   int64_t residual_layers = 1;  // How many such layers there are, for GPT-2's.
 };
@@ -76,6 +78,7 @@ class TransformerLayer : public torch::nn::Module {
   std::shared_ptr<SelfAttention> attention_;
   std::shared_ptr<Linear> wide_, narrow_;
   std::shared_ptr<Dropout> dropout1_, dropout2_;
+  std::shared_ptr<Dropout> wide_dropout_;  // null without
 };
 
 }  // namespace gradsync

@@ -7,6 +7,7 @@
 #include "ATen/ops/cat.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/zeros.h"
+#include "models/dropout.h"
 #include "models/layers.h"
 #include "models/transformer.h"
 
@@ -30,8 +31,10 @@ class Vit : public Model {
     positions_ = encoder->register_parameter(
         "pos_embedding",
         at::empty({1, side * side + 1, options.width}).normal_(0, 0.02, generator));
+    dropout_ =
+        encoder->register_module("dropout", std::make_shared<Dropout>(options.dropout, random()));
     AddBlock({"embedding",
-              {"class_token", "conv_proj", "encoder.pos_embedding"},
+              {"class_token", "conv_proj", "encoder.pos_embedding", "encoder.dropout"},
               [this](const at::Tensor& x) { return Embed(x); }});
     AddLayers(options, *encoder, generator);
     norm_ = encoder->register_module("ln", std::make_shared<LayerNorm>(options.width, kEps));
@@ -54,7 +57,7 @@ class Vit : public Model {
     layer.heads = options.heads;
     layer.mlp_width = 4 * options.width;
     layer.eps = kEps;
-    layer.dropout = options.dropout;
+    layer.dropout = layer.mlp_dropout = options.dropout;
     const auto layers = encoder.register_module("layers", std::make_shared<Module>());
     for (int64_t i = 0; i < options.layers; ++i) {
       const std::string name = "encoder_layer_" + std::to_string(i);
@@ -74,11 +77,12 @@ class Vit : public Model {
     // As wide as the patches, which autocast may have made narrower.
     const at::Tensor first =
         class_token_.expand({images.size(0), -1, -1}).to(patches.scalar_type());
-    return at::add(at::cat({first, patches}, 1), positions_);
+    return dropout_->forward(at::add(at::cat({first, patches}, 1), positions_));
   }
 
   at::Tensor class_token_, positions_;
   std::shared_ptr<Conv2d> patches_;
+  std::shared_ptr<Dropout> dropout_;
   std::shared_ptr<LayerNorm> norm_;
   std::shared_ptr<Linear> head_;
 };

@@ -19,7 +19,9 @@ struct VitOptions {
   int64_t layers = 12;
   int64_t heads = 6;
   int64_t classes = 10;
-  double dropout = 0;  // of attention weights and of what is added to the residual
+  // As torchvision's `dropout`: of the embedding, within the MLP, and of what is added to the
+  // residual. Not of attention weights, which is its `attention_dropout`.
+  double dropout = 0;
   // The initial weights are those of Python's `torch.manual_seed(seed); VisionTransformer(...)` of
   // torchvision with these sizes and mlp_dim = 4 width.
   uint64_t seed = 0;

@@ -3,8 +3,7 @@
 //
 // Exit codes: 0 when all workers said goodbye, 1 when the run failed or did not come about, as when
 // rank 0 cannot be reached, 2 when this server could not begin
-// (flags, port), 128 + the signal when this server was told to end by SIGTERM or SIGINT
-// (docs/operations.md).
+// (flags, port), 128 + the signal when this server was told to end by one (docs/operations.md).
 
 #include <pthread.h>
 #include <signal.h>
@@ -19,16 +18,18 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/available_memory.h"
 #include "base/byte_sizes.h"
+#include "base/check_writable.h"
 #include "base/credentials.h"
 #include "base/culprit.h"
 #include "base/deadline.h"
+#include "base/flag_effects.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/grpc_health.h"
@@ -36,13 +37,17 @@
 #include "base/host_port.h"
 #include "base/job_key.h"
 #include "base/keep_memory.h"
+#include "base/last_words.h"
+#include "base/launcher_process.h"
 #include "base/local_address.h"
 #include "base/log_line.h"
 #include "base/metrics_server.h"
+#include "base/process_limits.h"
 #include "base/program_main.h"
 #include "base/raise_file_limit.h"
 #include "base/security_flags.h"
 #include "base/status_macros.h"
+#include "base/system_resolver.h"
 #include "base/version.h"
 #include "base/write_file.h"
 #include "group/group_error.h"
@@ -60,10 +65,9 @@
 #include "ps_server/metrics.h"
 #include "ps_server/server.h"
 
-ABSL_FLAG(
-    std::string, listen, "",
-    "host:port to listen at; port 0: any free one; empty: 127.0.0.1:0, or with --server_tasks "
-    "any port of the address from which this host reaches the master");
+ABSL_FLAG(std::string, listen, "",
+          "host:port to listen at; port 0: any free one; empty: any port of the address from which "
+          "this host reaches the master, or without one 127.0.0.1:0");
 ABSL_FLAG(std::string, port_file, "",
           "file to which the server writes its host:port once it listens");
 ABSL_FLAG(std::string, master, "",
@@ -105,7 +109,8 @@ ABSL_FLAG(bool, reflection, false,
           "the server describes itself to whoever asks (gRPC reflection), and reads what strangers "
           "send for it; for finding errors");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
-          "how long the server waits until all workers have come");
+          "how long the server waits until all workers have come; without --master twice as long, "
+          "since workers wait for each other first and say for whom");
 ABSL_FLAG(absl::Duration, failure_timeout, absl::Seconds(10),
           "rank 0, of whose store workers tell the server, is lost when it gives no sign of life "
           "for longer; at most half of --timeout counts; inf: the server takes no part in that");
@@ -117,11 +122,14 @@ constexpr int kSignalled = 128;  // and the signal's number more: exit codes
 
 std::string SignalName(int signal) { return absl::StrCat("SIG", sigabbrev_np(signal)); }
 
-sigset_t EndingSignals() {
+// Wakes the thread that waits for signals: none of those need be among them.
+int WakingSignal() { return SIGRTMIN; }
+
+sigset_t SignalsToWaitFor() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, WakingSignal());
+  for (int signal : EndingSignals()) sigaddset(&signals, signal);
   return signals;
 }
 
@@ -134,7 +142,7 @@ class SignalWatch {
 
   ~SignalWatch() {
     done_ = true;
-    pthread_kill(thread_.native_handle(), SIGTERM);
+    pthread_kill(thread_.native_handle(), WakingSignal());
     thread_.join();
   }
 
@@ -146,12 +154,19 @@ class SignalWatch {
   int signal() const { return signal_; }
 
  private:
-  void Watch() {
-    const sigset_t signals = EndingSignals();
+  int AwaitSignal() {
+    const sigset_t signals = SignalsToWaitFor();
     int signal = 0;
-    sigwait(&signals, &signal);
+    do {
+      sigwait(&signals, &signal);
+    } while (signal == WakingSignal() && !done_);
+    return signal;
+  }
+
+  void Watch() {
+    int signal = AwaitSignal();
     if (done_) return;
-    NoteInterrupt();
+    NoteInterrupt(signal);
     signal_ = signal;
     health_->SetServing(false);
     ParameterServer* const server = server_;
@@ -165,8 +180,8 @@ class SignalWatch {
           absl::CancelledError(absl::StrCat("the server was told to end by ", SignalName(signal))));
     }
     do {
-      sigwait(&signals, &signal);
-    } while (!done_ && !NoteInterrupt());
+      signal = AwaitSignal();
+    } while (!done_ && !NoteInterrupt(signal));
     if (!done_) _exit(kSignalled + signal);
   }
 
@@ -200,7 +215,7 @@ struct Flags {
 absl::Status AskLauncher(Flags* flags) {
   if (flags->server_tasks == 0) return absl::OkStatus();
   GS_ASSIGN_OR_RETURN(const LaunchEnvironment environment,
-                      DetectLaunchEnvironment(EnvironmentVariable));
+                      DetectLaunchEnvironment(EnvironmentVariable, LauncherProcess));
   GS_ASSIGN_OR_RETURN(const TaskRole role, RoleOfTask(environment, flags->server_tasks));
   GS_RETURN_IF_ERROR(ExpectRole(role, flags->server_tasks, /*is_server=*/true));
   flags->number = role.number;
@@ -214,23 +229,28 @@ absl::Status AskLauncher(Flags* flags) {
   return absl::OkStatus();
 }
 
-absl::Status ChooseListen(Flags* flags) {
-  if (!flags->listen.empty()) return absl::OkStatus();
-  std::string host = "127.0.0.1";
-  if (flags->server_tasks > 0) {
-    GS_ASSIGN_OR_RETURN(host, LocalAddress(flags->master, ""));
-  }
-  flags->listen = absl::StrCat(host, ":0");
-  return absl::OkStatus();
+// Waits for the master's name to be found, for --timeout at most.
+absl::StatusOr<LocalAddresses> FindHere(const Flags& flags) {
+  LocalAddressOptions options;
+  options.master = flags.master;
+  options.open = CheckListener(flags.credentials, "0.0.0.0:0").ok();
+  options.deadline = Deadline::In(flags.timeout);
+  options.notice = [](const std::string& text) { PrintNotice("ps_server", text); };
+  return FindLocalAddress(options);
+}
+
+absl::Status ChooseListen(const LocalAddresses& here, Flags* flags) {
+  if (flags->listen.empty()) flags->listen = absl::StrCat(here.address, ":0");
+  return CheckListener(flags->credentials, flags->listen);
 }
 
 // As peers reach this server, which may listen at all addresses.
-absl::StatusOr<std::string> ReachableAddress(const Flags& flags, const std::string& bound) {
+absl::StatusOr<std::string> ReachableAddress(const Flags& flags, const LocalAddresses& here,
+                                             const std::string& bound) {
   GS_ASSIGN_OR_RETURN(const HostPort host_port, ParseHostPort(bound));
   if (host_port.host != "0.0.0.0" && host_port.host != "::") return bound;
   if (flags.master.empty()) return bound;
-  GS_ASSIGN_OR_RETURN(const std::string host, LocalAddress(flags.master, ""));
-  return absl::StrCat(host, ":", host_port.port);
+  return absl::StrCat(here.address, ":", host_port.port);
 }
 
 // Rank 0's store, null without --master, and which run to serve.
@@ -240,7 +260,7 @@ struct Master {
   std::string key;  // of the job
 };
 
-absl::StatusOr<Master> AskMaster(const Flags& flags) {
+absl::StatusOr<Master> AskMaster(const Flags& flags, const LocalAddresses& here) {
   Master master;
   master.run = {flags.run_id, std::max(flags.attempt, 0)};
   if (flags.master.empty()) return master;
@@ -250,7 +270,7 @@ absl::StatusOr<Master> AskMaster(const Flags& flags) {
   pass.run_id = flags.run_id;
   pass.attempt = flags.attempt;
   GS_ASSIGN_OR_RETURN(master.store,
-                      EnterStore(flags.master, flags.credentials, &pass, deadline,
+                      EnterStore(here.store, flags.credentials, &pass, deadline,
                                  FailureTimeout(flags.failure_timeout, flags.timeout)));
   master.key = pass.key;
   GS_ASSIGN_OR_RETURN(master.run, AskForRun(*master.store, deadline));
@@ -272,15 +292,20 @@ absl::StatusOr<Master> AskMaster(const Flags& flags) {
 absl::StatusOr<int> Register(const Master& master, const std::string& address, int number,
                              Deadline deadline) {
   for (int i = std::max(number, 0);; ++i) {
-    const std::string key = absl::StrCat(master.run.run_id, "/", master.run.attempt, "/server/", i);
     GS_ASSIGN_OR_RETURN(const std::string holder,
-                        master.store->SetIfAbsent(key, address, deadline));
+                        master.store->SetIfAbsent(RegisteredKey(master.run, i), address, deadline));
     if (holder == address) return i;
     if (number >= 0) {
       return absl::AlreadyExistsError(
           absl::StrCat("expected to be server ", number, " of the run, found ", holder, " there"));
     }
   }
+}
+
+// The flags that have an effect only beside others.
+std::vector<FlagEffect> FlagEffects() {
+  const FlagCase has_page = {"metrics_port", false, {"-1"}};
+  return {{"metrics_host", {has_page}}, {"metrics_port_file", {has_page}, {""}}};
 }
 
 absl::Status CheckFlags(const Flags& flags) {
@@ -306,9 +331,9 @@ absl::Status CheckFlags(const Flags& flags) {
     return FlagError("metrics_port", "a port up to 65535, 0 or -1",
                      absl::StrCat(flags.metrics_port));
   }
-  if (!flags.metrics_port_file.empty() && flags.metrics_port < 0) {
-    return FlagError("metrics_port_file", "none without --metrics_port", flags.metrics_port_file);
-  }
+  GS_RETURN_IF_ERROR(CheckWritable("port_file", flags.port_file));
+  GS_RETURN_IF_ERROR(CheckWritable("metrics_port_file", flags.metrics_port_file));
+  GS_RETURN_IF_ERROR(CheckWritable("metrics_json", flags.metrics_json));
   if (flags.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--timeout: expected a time above 0, found ",
                                                    absl::FormatDuration(flags.timeout)));
@@ -324,7 +349,8 @@ absl::Status CheckFlags(const Flags& flags) {
 absl::Status ReadCredentials(Flags* flags) {
   const std::string key = EnvironmentVariable(kJobKeyVariable).value_or("");
   GS_ASSIGN_OR_RETURN(flags->credentials, CredentialsFromFlags(key));
-  return CheckListener(flags->credentials, flags->listen);
+  return flags->listen.empty() ? absl::OkStatus()
+                               : CheckListener(flags->credentials, flags->listen);
 }
 
 int Complain(int code, absl::string_view what, const absl::Status& status) {
@@ -340,8 +366,12 @@ int Complain(absl::string_view what, const absl::Status& status) {
 
 absl::Status AtMaster(const Flags& flags, const absl::Status& status) {
   if (status.ok() || BeginsWithCulprit(status.message())) return status;
+  const std::string end =
+      !absl::IsDeadlineExceeded(status)
+          ? ""
+          : absl::StrCat("; --timeout=", absl::FormatDuration(flags.timeout), " ended the wait");
   return absl::Status(status.code(),
-                      absl::StrCat("--master=", flags.master, ": ", status.message()));
+                      absl::StrCat("--master=", flags.master, ": ", status.message(), end));
 }
 
 // Says where the server is, to whoever should know.
@@ -381,11 +411,11 @@ int Main(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = "ps_server [flags]: serves parameters to the workers of one training job.";
   flag_options.version = VersionText("ps_server");
-  const auto positional = ParseFlagsOrExit(argc, argv, flag_options);
-  if (!positional.empty()) {
+  const ParsedFlags parsed = ParseFlagsWithOriginsOrExit(argc, argv, flag_options);
+  if (!parsed.positional.empty()) {
     return Complain(2, "",
                     absl::InvalidArgumentError(
-                        absl::StrCat("expected flags only, found \"", positional[0], "\"")));
+                        absl::StrCat("expected flags only, found \"", parsed.positional[0], "\"")));
   }
   Flags flags;
   const absl::StatusOr<LogFormat> log_format = ParseLogFormat(absl::GetFlag(FLAGS_log_format));
@@ -394,12 +424,13 @@ int Main(int argc, char** argv) {
   absl::Status status = AskLauncher(&flags);
   if (status.ok() && absl::GetFlag(FLAGS_reflection)) status = LoadGrpcReflection();
   if (status.ok()) status = CheckFlags(flags);
-  if (status.ok()) status = ChooseListen(&flags);
+  if (status.ok()) status = CheckFlagEffects(FlagEffects(), parsed.flags);
   if (!status.ok()) return Complain(2, "", status);
-  if (flags.max_memory == 0) flags.max_memory = static_cast<int64_t>(AvailableMemory() / 4 * 3);
+  if (flags.max_memory == 0)
+    flags.max_memory = static_cast<int64_t>(AvailableMemory().bytes / 4 * 3);
 
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
-  const sigset_t signals = EndingSignals();
+  const sigset_t signals = SignalsToWaitFor();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
   // Never given back, so that gRPC does not shut down with the link: it would wait for a thread of
   // its own, which after a write that the network held up sleeps for as much as ten seconds.
@@ -414,7 +445,12 @@ int Main(int argc, char** argv) {
   const auto health = std::make_shared<GrpcHealth>();
   std::unique_ptr<ParameterServer> server;
   SignalWatch watch(health);
-  const absl::StatusOr<Master> master = AskMaster(flags);
+  const absl::StatusOr<LocalAddresses> here = FindHere(flags);
+  if (!here.ok()) return Complain("", AtMaster(flags, here.status()));
+  if (const absl::Status chosen = ChooseListen(*here, &flags); !chosen.ok()) {
+    return Complain(2, "", chosen);
+  }
+  const absl::StatusOr<Master> master = AskMaster(flags, *here);
   if (!master.ok()) return Complain("", AtMaster(flags, master.status()));
   ServerOptions options;
   if (*events != nullptr) {
@@ -430,6 +466,8 @@ int Main(int argc, char** argv) {
   options.run_id = master->run.run_id;
   options.attempt = master->run.attempt;
   options.timeout = flags.timeout;
+  // Workers wait as long for each other before they say hello, and know for whom.
+  if (flags.master.empty()) options.arrival_timeout = 2 * flags.timeout;
   options.failure_timeout = flags.failure_timeout;
   options.limits.max_memory = flags.max_memory;
   options.limits.max_message = flags.max_message;
@@ -441,7 +479,7 @@ int Main(int argc, char** argv) {
   server = *std::move(started);
   const auto page = ShowMetrics(flags, master->run.run_id, *server);
   if (!page.ok()) return Complain(2, "--metrics_port: ", page.status());
-  const absl::StatusOr<std::string> address = ReachableAddress(flags, server->address());
+  const absl::StatusOr<std::string> address = ReachableAddress(flags, *here, server->address());
   if (!address.ok()) return Complain(2, "--listen: ", address.status());
   health->SetServing(true);  // before workers find it, who may be at work before Announce() returns
   if (const absl::Status status = Announce(flags, *master, *address, server.get()); !status.ok()) {
@@ -477,6 +515,8 @@ int Main(int argc, char** argv) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
+  gradsync::SayWhyItEnds();
   gradsync::KeepFreedMemory();
+  gradsync::UseSystemResolver();
   return gradsync::ExitCode("ps_server", gradsync::Main(argc, argv));
 }

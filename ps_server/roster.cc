@@ -315,7 +315,7 @@ std::string Roster::ServerName(int index) const {
 }
 
 std::string Roster::Missing() const {
-  if (first_ == nullptr) return "nobody said hello";
+  if (first_ == nullptr) return "no worker said hello";
   std::vector<int> named;
   size_t missing = 0;
   for (int rank = 0; rank < terms().world_size(); ++rank) {

@@ -101,7 +101,7 @@ class Roster {
   // "server 1 (10.0.0.7:4000)", by what the server is called; valid as servers() is.
   std::string ServerName(int index) const;
 
-  // "nobody said hello", or "ranks 1, 3 did not say hello", by their numbers; names 16 at most.
+  // "no worker said hello", or "ranks 1, 3 did not say hello", by their numbers; names 16 at most.
   std::string Missing() const;
 
  private:

@@ -45,6 +45,7 @@ absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const RunMemberOpti
                       Connect(options, Deadline::In(patience)));
   const WorkerGroup group = GroupOf(options, store);
   auto member = absl::WrapUnique(new RunMember());
+  member->store_ = store;
   member->group_error_ = std::make_unique<GroupError>(group, options.on_failure);
   HeartbeatOptions heartbeat;
   heartbeat.store = store;

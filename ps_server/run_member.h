@@ -17,6 +17,7 @@
 #include "group/grpc_store.h"
 #include "group/heartbeat.h"
 #include "group/key_value_store.h"
+#include "group/store_run.h"
 
 namespace gradsync {
 
@@ -57,12 +58,16 @@ class RunMember {
   // already: a worker that has heard why hangs up. on_failure follows, with what failed first.
   void Report(absl::Status status) { group_error_->Report(std::move(status)); }
 
+  // Who of the run is not in its store (group/store_run.h); may be "".
+  std::string DescribeMissing() const { return gradsync::DescribeMissing(*store_); }
+
   // In good order: from here on nobody misses this server, and it misses nobody.
   void Leave();
 
  private:
   RunMember() = default;
 
+  std::shared_ptr<KeyValueStore> store_;
   std::unique_ptr<GroupError> group_error_;
   std::unique_ptr<KeyValueStore::Watcher> presence_;
   std::unique_ptr<Heartbeat> heartbeat_;

@@ -17,7 +17,7 @@ absl::StatusOr<std::unique_ptr<ParameterServer>> ParameterServer::Start(
   Service* const acceptor = service.get();
   const absl::Duration arrival =
       options.arrival_timeout > absl::ZeroDuration() ? options.arrival_timeout : options.timeout;
-  auto server = absl::WrapUnique(new ParameterServer(std::move(service), Deadline::In(arrival)));
+  auto server = absl::WrapUnique(new ParameterServer(std::move(service), arrival));
   GS_ASSIGN_OR_RETURN(
       server->listener_,
       options.link->Listen(options.listen, [acceptor](std::shared_ptr<FrameStream> stream) {
@@ -31,6 +31,6 @@ ParameterServer::~ParameterServer() {
   listener_.reset();
 }
 
-absl::Status ParameterServer::Wait() { return service_->Wait(deadline_); }
+absl::Status ParameterServer::Wait() { return service_->Wait(deadline_, arrival_); }
 
 }  // namespace gradsync

@@ -69,10 +69,11 @@ class ParameterServer {
   ServerStats stats() const { return service_->stats(); }
 
  private:
-  ParameterServer(std::unique_ptr<Service> service, Deadline deadline)
-      : service_(std::move(service)), deadline_(deadline) {}
+  ParameterServer(std::unique_ptr<Service> service, absl::Duration arrival)
+      : service_(std::move(service)), arrival_(arrival), deadline_(Deadline::In(arrival)) {}
 
   std::unique_ptr<Service> service_;  // outlives the streams
+  const absl::Duration arrival_;
   const Deadline deadline_;
   std::unique_ptr<StreamListener> listener_;
 };

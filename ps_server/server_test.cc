@@ -605,7 +605,7 @@ class ImpatientServerTest : public ServerTest {
 };
 
 TEST_F(ImpatientServerTest, AServerThatNobodyComesToEnds) {
-  ExpectRunFails(absl::StatusCode::kDeadlineExceeded, {"nobody said hello"});
+  ExpectRunFails(absl::StatusCode::kDeadlineExceeded, {"no worker said hello"});
 }
 
 TEST_F(ImpatientServerTest, AnIncompleteGroupEndsNamingTheMissingRank) {

@@ -134,7 +134,7 @@ std::shared_ptr<FrameSink> Service::Accept(std::shared_ptr<FrameStream> stream) 
   return session;
 }
 
-absl::Status Service::Wait(Deadline deadline) {
+absl::Status Service::Wait(Deadline deadline, absl::Duration arrival) {
   PatientDeadline patience(deadline);
   mutex_.Lock();
   while (!ended_ && !roster_.complete() && !patience.Passed()) {
@@ -144,9 +144,15 @@ absl::Status Service::Wait(Deadline deadline) {
     mutex_.Lock();
   }
   if (!ended_ && !roster_.complete()) {
-    const std::string missing = roster_.Missing();
+    std::string missing = roster_.Missing();
+    const std::shared_ptr<RunMember> run = run_;
     mutex_.Unlock();
-    Lost(absl::DeadlineExceededError(absl::StrCat(missing, ": the group is not complete in time")));
+    // Workers say hello when all of the run are there, so who has not come is what hellos wait for.
+    const std::string absent = run == nullptr ? "" : run->DescribeMissing();
+    if (!absent.empty()) missing = absl::StrCat(absent, "; ", missing);
+    Lost(absl::DeadlineExceededError(
+        absl::StrCat(missing, " within ", absl::FormatDuration(arrival),
+                     " (--timeout=", absl::FormatDuration(timeout_), ")")));
     mutex_.Lock();
   }
   // What is made for the workers may be large, and then takes as long as it takes.
@@ -171,9 +177,7 @@ absl::Status Service::Wait(Deadline deadline) {
   return status;
 }
 
-bool Service::KnowsRun() const {
-  return !ended_ && !store_address_.empty() && number_.has_value();
-}
+bool Service::KnowsRun() const { return !ended_ && !store_address_.empty() && number_.has_value(); }
 
 bool Service::MayBecomeMember() const {
   return KnowsRun() && !joined_ && failure_timeout_ < absl::InfiniteDuration() &&

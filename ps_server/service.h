@@ -113,9 +113,10 @@ class Service : private ShardEvents, private AsyncShardEvents {
   std::shared_ptr<FrameSink> Accept(std::shared_ptr<FrameStream> stream);
 
   // Blocks until the run has ended: OK after all workers said goodbye, otherwise why it failed.
-  // Fails the run with DEADLINE_EXCEEDED if not all workers have come by `deadline`. Then waits a
-  // moment for the streams to close, so that the last words are heard.
-  absl::Status Wait(Deadline deadline);
+  // Fails the run with DEADLINE_EXCEEDED if not all workers have come by `deadline`, which is
+  // `arrival` after the server began: the message has that. Then waits a moment for the streams to
+  // close, so that the last words are heard.
+  absl::Status Wait(Deadline deadline, absl::Duration arrival);
 
   // Ends the run for all workers. The first call counts.
   void Fail(absl::Status status);
@@ -237,7 +238,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   std::atomic<int64_t> tx_bytes_{0}, rx_bytes_{0}, tx_messages_{0}, rx_messages_{0};
   std::atomic<int64_t> step_tx_bytes_{0}, step_rx_bytes_{0};
 
-  Mutex membership_mutex_;  // several may wait for the run's end
+  Mutex membership_mutex_;                                // several may wait for the run's end
   Thread membership_ ABSL_GUARDED_BY(membership_mutex_);  // last: uses all of the above
 };
 

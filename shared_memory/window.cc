@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/available_memory.h"
+#include "base/process_limits.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -23,9 +23,12 @@ namespace {
 // So much at a time: a signal ends the call under way, that which lets a stopped process go on too,
 // and takes back what it has allocated.
 constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr size_t kBytesPerCheck = 16 * kPieceBytes;
 
 absl::Status Allocate(int file, size_t bytes) {
   for (size_t begin = 0; begin < bytes;) {
+    // Before each piece: other processes of the host take theirs at the same time.
+    if (begin % kBytesPerCheck == 0) GS_RETURN_IF_ERROR(CheckMemory("window", bytes - begin));
     const size_t piece = std::min(kPieceBytes, bytes - begin);
     const int error = posix_fallocate(file, static_cast<off_t>(begin), static_cast<off_t>(piece));
     if (error == EINTR) continue;
@@ -50,11 +53,6 @@ absl::StatusOr<char*> MapShared(int file, size_t bytes) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Window>> Window::Create(size_t bytes) {
-  const uint64_t available = AvailableMemory();
-  if (bytes > available) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("window: expected ", bytes, " bytes of memory, found ", available));
-  }
   FileDescriptor file(memfd_create("gradsync-window", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.valid()) {
     return absl::UnavailableError(

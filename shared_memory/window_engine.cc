@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/process_limits.h"
+
 namespace gradsync {
 namespace {
 
@@ -25,7 +27,7 @@ constexpr int kLooksBeforeHelp = 32;
 constexpr int kYieldsOfSharedCore = 2;
 
 bool SharesCores(const WindowGroup& group) {
-  return group.workers() > static_cast<int>(std::thread::hardware_concurrency());
+  return group.workers() > HostCores();
 }
 
 }  // namespace

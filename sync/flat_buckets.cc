@@ -1,7 +1,6 @@
 #include "sync/flat_buckets.h"
 
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <vector>
@@ -10,7 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/available_memory.h"
+#include "base/process_limits.h"
+#include "base/status_macros.h"
 #include "plan/bucket_slots.h"
 
 namespace gradsync {
@@ -76,13 +76,12 @@ std::vector<GradBucket> BucketsIn(const std::shared_ptr<char>& memory, const Pla
 absl::StatusOr<std::vector<GradBucket>> AllocateBuckets(const Plan& plan) {
   const Places places = PlacesOf(plan);
   const size_t bytes = RoundUp(places.bytes + kAlignment, kPage);
-  const uint64_t available = AvailableMemory();
-  if (bytes > available) return NoMemory(bytes, absl::StrCat(available));
+  GS_RETURN_IF_ERROR(CheckMemory("buckets", bytes));
   try {
     const std::shared_ptr<char> memory(static_cast<char*>(std::aligned_alloc(kPage, bytes)),
                                        [](char* m) { std::free(m); });
     if (memory == nullptr) return NoMemory(bytes, "less, or a limit of this process");
-    std::memset(memory.get(), 0, bytes);
+    GS_RETURN_IF_ERROR(TakeMemory("buckets", memory.get(), bytes));
     return BucketsIn(memory, plan, places);
   } catch (const std::exception& error) {
     return NoMemory(bytes, error.what());

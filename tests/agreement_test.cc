@@ -4,6 +4,7 @@
 // another --topology or --link waited for each other in different places until one gave up.
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <ostream>
 #include <sstream>
@@ -12,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker_processes.h"
@@ -19,8 +21,10 @@
 namespace gradsync {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 // Far longer than a test may take, so that a refusal is none of a rank that was waited for.
@@ -54,6 +58,9 @@ struct Setting {
   std::string flag;
   std::string mine;
   std::string theirs;
+  // How the message begins to say that, if not as the flags do.
+  std::string mine_said = mine;
+  std::string theirs_said = theirs;
 };
 
 // Two ranks that have `common` and differ in `settings`, all of which both must name.
@@ -68,18 +75,20 @@ void ExpectNamed(const std::vector<std::string>& common, const std::vector<Setti
   for (int rank = 0; rank < workers.size(); ++rank) ExpectRefused(workers[rank], ": expected");
   for (const Setting& s : settings) {
     const std::string message =
-        absl::StrCat("--", s.flag, ": expected the same on all ranks; rank 0 has ", s.mine,
-                     ", rank 1 has ", s.theirs);
+        absl::StrCat("--", s.flag, ": expected the same on all ranks; rank 0 has ", s.mine_said);
     for (int rank = 0; rank < workers.size(); ++rank) {
-      EXPECT_THAT(workers[rank].err(), ElementsAre(HasSubstr(message)));
+      EXPECT_THAT(workers[rank].err(),
+                  ElementsAre(AllOf(HasSubstr(message), HasSubstr("rank 1 has " + s.theirs_said))));
     }
   }
 }
 
-const std::vector<Setting> kSamples = {{"seed", "0", "7"},
-                                       {"data", "synthetic", "synthetic:16"},
-                                       {"batch_size", "4", "5"},
-                                       {"steps", "20", "21"}};
+const std::vector<Setting> kSamples = {
+    {"seed", "0", "7"},
+    {"data", "synthetic", "synthetic:16", "synthetic of 50000 images of 32x32 pixels",
+     "synthetic of 50000 images of 16x16 pixels"},
+    {"batch_size", "4", "5"},
+    {"steps", "20", "21"}};
 const std::vector<Setting> kTraining = {{"lr", "0.01", "0.02"},
                                         {"max_norm", "0", "1"},
                                         {"model", "mlp", "resnet18"},
@@ -145,7 +154,7 @@ TEST(AgreementTest, EveryOtherFlagThatMustBeTheSame) {
        {"--momentum=0.5", "--nesterov", "--weight_decay=0", "--update=owner"},
        "--nesterov" + expected + "false, rank 1 has true; "},
       {{},
-       {"--epochs=2", "--lr_warmup_steps=2", "--optimizer=adam"},
+       {"--label_smoothing=0.1", "--lr_warmup_steps=2", "--optimizer=adam"},
        "--optimizer" + expected + "sgd, rank 1 has adam"},
       {{"--schedule=step", "--lr_milestones=5,9"},
        {"--schedule=step", "--lr_milestones=5,10"},
@@ -209,6 +218,116 @@ TEST(AgreementTest, HostsWhoseCLibrariesRoundDifferentlyTrainTogether) {
     }
     EXPECT_EQ(hashes[0].size(), 64u);
     EXPECT_EQ(hashes[0], hashes[1]);
+  }
+}
+
+// A folder of what ranks train on. Files need not be images: ranks compare before they decode.
+class DataAgreementTest : public ::testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+
+  // A file of these bytes, in new folders.
+  void Write(const std::string& name, const std::string& bytes) const {
+    std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
+    std::ofstream(path(name), std::ios::binary) << bytes;
+  }
+
+  // An image folder NAME with `images` in each class, of both splits.
+  void WriteImages(const std::string& name, const std::vector<std::string>& classes, int images,
+                   const std::string& bytes = "image") const {
+    for (const std::string& each : classes) {
+      for (int i = 0; i < images; ++i) {
+        Write(absl::StrCat(name, "/train/", each, "/", i, ".jpg"), bytes);
+        Write(absl::StrCat(name, "/val/", each, "/", i, ".jpg"), bytes);
+      }
+    }
+  }
+
+  static std::vector<std::string> Images(const std::string& folder) {
+    return With(Small(), {"--topology=ring", "--image_size=32", "--batch_size=2", "--steps=2",
+                          "--data=imagefolder:" + folder});
+  }
+
+  static std::vector<std::string> Text(const std::string& file) {
+    return With(Small(), {"--topology=ring", "--model=gpt", "--gpt_width=8", "--gpt_layers=1",
+                          "--gpt_heads=1", "--gpt_context=4", "--batch_size=2", "--steps=2",
+                          "--data=text:" + file});
+  }
+
+  // Both ranks are refused in one line, with what each has.
+  static void ExpectOther(const std::vector<std::string>& mine,
+                          const std::vector<std::string>& theirs,
+                          const std::vector<std::string>& words, const char* flag = "--data: ") {
+    SCOPED_TRACE(::testing::PrintToString(theirs));
+    WorkerProcesses workers({mine, theirs});
+    for (int rank = 0; rank < 2; ++rank) {
+      ExpectRefused(workers[rank],
+                    absl::StrCat(flag, "expected the same on all ranks; rank 0 has "));
+      for (const std::string& word : words) {
+        EXPECT_THAT(workers[rank].err(), ElementsAre(HasSubstr(word)));
+      }
+    }
+  }
+
+ private:
+  const TemporaryFolder folder_ = TemporaryFolder::Create("agreement_test").value();
+};
+
+// Ranks whose folders differed trained without a word, each by its own labels, or waited for each
+// other after another number of steps.
+TEST_F(DataAgreementTest, FoldersOfOtherImagesAreRefusedWithWhatEachRankHas) {
+  WriteImages("mine", {"ant", "bee"}, 4);
+  WriteImages("more", {"ant", "bee"}, 5);
+  ExpectOther(Images(path("mine")), Images(path("more")),
+              {"rank 0 has imagefolder of 8 images in 2 classes (ant, bee)",
+               "rank 1 has imagefolder of 10 images in 2 classes (ant, bee)"});
+  WriteImages("other_names", {"ant", "wasp"}, 4);
+  ExpectOther(Images(path("mine")), Images(path("other_names")),
+              {"2 classes (ant, bee)", "2 classes (ant, wasp)"});
+  WriteImages("one_class", {"ant"}, 8);
+  ExpectOther(Images(path("mine")), Images(path("one_class")),
+              {"8 images in 2 classes", "8 images in 1 class (ant)"});
+  // Equal in number and class, but not in what they are called, which decides their order.
+  WriteImages("renamed", {"ant", "bee"}, 4);
+  std::filesystem::rename(path("renamed/train/bee/0.jpg"), path("renamed/train/bee/9.jpg"));
+  ExpectOther(Images(path("mine")), Images(path("renamed")), {"(ant, bee), names "});
+  WriteImages("other_bytes", {"ant", "bee"}, 4, "another image");
+  ExpectOther(Images(path("mine")), Images(path("other_bytes")),
+              {"(ant, bee), names ", "contents "});
+}
+
+TEST_F(DataAgreementTest, TheTestSplitIsComparedWhereItIsUsed) {
+  WriteImages("mine", {"ant", "bee"}, 4);
+  WriteImages("theirs", {"ant", "bee"}, 4);
+  std::filesystem::remove(path("theirs/val/bee/3.jpg"));
+  ExpectOther(With(Images(path("mine")), {"--evaluate"}),
+              With(Images(path("theirs")), {"--evaluate"}),
+              {"rank 0 has imagefolder of 8 images", "rank 1 has imagefolder of 7 images"},
+              "--data (test split): ");
+}
+
+TEST_F(DataAgreementTest, TextsOfAnotherLengthOrContentAreRefused) {
+  Write("mine", std::string(5000, 'a'));
+  Write("longer", std::string(5001, 'a'));
+  Write("other", std::string(4999, 'a') + "b");
+  ExpectOther(Text(path("mine")), Text(path("longer")),
+              {"rank 0 has text of 5000 bytes", "rank 1 has text of 5001 bytes"});
+  ExpectOther(Text(path("mine")), Text(path("other")), {"text of 5000 bytes, contents "});
+  ExpectOther(Text(path("mine")), With(Text(path("mine")), {"--data=synthetic"}),
+              {"rank 0 has text of 5000 bytes", "rank 1 has synthetic of 20000 sequences"});
+}
+
+// Each rank may have the data somewhere else, as on its own disk.
+TEST_F(DataAgreementTest, TheSameDataElsewhereIsTheSame) {
+  Write("mine", std::string(5000, 'a'));
+  Write("far/away/copy", std::string(5000, 'a'));
+  std::filesystem::create_symlink(path("mine"), path("link"));
+  const std::string slashes = absl::StrCat(path(""), "/./mine");
+  WorkerProcesses workers(
+      {Text(path("mine")), Text(path("far/away/copy")), Text(path("link")), Text(slashes)});
+  for (int rank = 0; rank < workers.size(); ++rank) {
+    EXPECT_EQ(workers[rank].Finish().code, 0);
+    EXPECT_THAT(workers[rank].err(), IsEmpty());
   }
 }
 

@@ -105,8 +105,10 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kWorker, With(job, {"--trace_steps=8-10"}), {"--trace_steps", "9", "8 to 10"});
   ExpectRefused(kWorker, With(job, {"--trace_steps=2-3", "--trace_bandwidth=fast"}),
                 {"--trace_bandwidth", "400mbit", "fast"});
-  ExpectRefused(kWorker, With(job, {"--trace_steps=2-3", "--trace_placement=here"}),
-                {"--trace_placement", "colocated", "here"});
+  ExpectRefused(
+      kWorker,
+      With(job, {"--trace_steps=2-3", "--trace_bandwidth=1gbit", "--trace_placement=here"}),
+      {"--trace_placement", "colocated", "here"});
   ExpectRefused(kWorker, With(job, {"--trace_steps=2-3", "--trace=/no/t.pftrace"}),
                 {"--trace", "/no/t.pftrace"});
   ExpectRefused(kWorker, {"--model=mlp", "--steps=9", "--tensorboard=/proc/no"},
@@ -153,8 +155,8 @@ TEST(WorkerBadInputTest, FlagsOfData) {
   ExpectRefused(kWorker, {"--model=mlp", images, "--image_size=-1"},
                 {"--image_size", "1024", "-1"});
   ExpectRefused(kWorker, {"--model=mlp", images, "--crop=oval"}, {"--crop", "padded", "oval"});
-  ExpectRefused(kWorker, {"--model=mlp", "--image_size=64"}, {"--image_size", "imagefolder:DIR"});
-  ExpectRefused(kWorker, {"--model=mlp", "--crop=padded"}, {"--crop", "imagefolder:DIR"});
+  ExpectRefused(kWorker, {"--model=mlp", "--image_size=64"}, {"--image_size", "imagefolder:"});
+  ExpectRefused(kWorker, {"--model=mlp", "--crop=padded"}, {"--crop", "imagefolder:"});
   ExpectRefused(kWorker, {"--model=mlp", "--scaled_decoding=false"},
                 {"--scaled_decoding", "imagefolder:DIR", "synthetic"});
   ExpectRefused(kWorker, {"--model=mlp", "--sampler=torch"}, {"--sampler", "pytorch", "torch"});
@@ -173,7 +175,7 @@ TEST(WorkerBadInputTest, PrecisionsThatCannotBe) {
                 {"--model=mlp", "--precision=fp16", "--topology=ps", "--compression=topk:0.1",
                  "--servers=127.0.0.1:1", "--master=127.0.0.1:0"},
                 {"--precision", "--compression=topk:0.1", "fp16"});
-  ExpectRefused(kWorker, {"--model=mlp", "--tf32"}, {"--tf32", "a GPU", "cpu"});
+  ExpectRefused(kWorker, {"--model=mlp", "--tf32"}, {"--tf32", "with --device=cpu"});
   ExpectRefused(kWorker, {"--model=mlp", "--channels_last=maybe"}, {"--channels_last", "maybe"});
 }
 
@@ -338,7 +340,8 @@ TEST(WorkerBadInputTest, RecipesThatCannotBe) {
                                         "--master=127.0.0.1:0", "--update=owner",
                                         "--consistency=ssp:2"};
   expect_refused(With(ssp, {"--sync_batchnorm"}), {"--sync_batchnorm", "--consistency=ssp:2"});
-  expect_refused(With(ssp, {"--ema_decay=0.9"}), {"--ema_decay", "--consistency=ssp:2", "0.9"});
+  expect_refused(With(ssp, {"--ema_decay=0.9", "--evaluate"}),
+                 {"--ema_decay", "--consistency=ssp:2", "0.9"});
   expect_refused({"--sync_batchnorm", "--world_size=2", "--rank=0", "--master=127.0.0.1:0"},
                  {"--sync_batchnorm", "--topology=local"});
 }

@@ -138,5 +138,19 @@ TEST(DdpGroupTest, RanksWithOtherBuffersAreRefused) {
   });
 }
 
+// More than 64 MiB of them, the most that the store takes as one value, ended Create().
+TEST(DdpGroupTest, LargeFrozenParametersAndBuffersAreRank0s) {
+  RunTwoRanks([&](int rank, GradientSync* sync, SideChannel* side_channel) {
+    auto module = std::make_shared<TinyModule>();
+    const at::Tensor frozen = module->register_parameter("frozen", at::full({9 << 20}, 1.0 + rank),
+                                                         /*requires_grad=*/false);
+    const at::Tensor buffer = module->register_buffer("large", at::full({9 << 20}, 3.0 + rank));
+    const auto ddp = DistributedDataParallel::Create(module, sync, side_channel, SmallBuckets());
+    ASSERT_TRUE(ddp.ok()) << ddp.status();
+    EXPECT_TRUE(at::all(frozen == 1.0).item<bool>());
+    EXPECT_TRUE(at::all(buffer == 3.0).item<bool>());
+  });
+}
+
 }  // namespace
 }  // namespace gradsync

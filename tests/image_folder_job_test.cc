@@ -1,8 +1,11 @@
 // Jobs on image folders, by real processes. data/testdata/make_images.py makes the images.
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -15,12 +18,18 @@
 #include "proto/run_record.pb.h"
 #include "tests/worker_processes.h"
 #include "tools/local_job.h"
+#include "tools/test_program.h"
 
 namespace gradsync {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 constexpr int kSkip = 77;
@@ -54,8 +63,9 @@ class ImageFolderJobTest : public ::testing::Test {
   proto::WorkerMetrics Train(int workers, int servers, const std::vector<std::string>& flags) {
     LocalJobOptions options = Job(workers, servers, flags);
     out_.clear();
-    options.on_line = [this](absl::string_view, absl::string_view line, bool) {
-      out_.push_back(std::string(line));
+    err_.clear();
+    options.on_line = [this](absl::string_view, absl::string_view line, bool is_stderr) {
+      (is_stderr ? err_ : out_).push_back(std::string(line));
     };
     const auto result = RunLocalJob(options);
     EXPECT_TRUE(result.ok()) << result.status();
@@ -69,6 +79,7 @@ class ImageFolderJobTest : public ::testing::Test {
   }
 
   std::vector<std::string> out_;
+  std::vector<std::string> err_;
 
  private:
   TemporaryFolder folder_ = TemporaryFolder::Create("image_folder_job_test").value();
@@ -117,6 +128,188 @@ TEST_F(ImageFolderJobTest, ADamagedFileEndsTheJobAndIsNamed) {
   EXPECT_EQ(result->exit_code, 1);
   ASSERT_FALSE(errors.empty());
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr(damaged));
+}
+
+// A worker alone, with more flags.
+std::vector<std::string> Alone(const std::string& folder, const std::vector<std::string>& flags) {
+  return With({"worker/worker", "--model=mlp", "--data=imagefolder:" + folder, "--image_size=32",
+               "--batch_size=2", "--epochs=1"},
+              flags);
+}
+
+// One line on stderr with all of `words`, and exit code 2.
+void ExpectRefused(const std::vector<std::string>& argv, const std::vector<std::string>& words) {
+  SCOPED_TRACE(::testing::PrintToString(argv));
+  TestProgram worker(argv);
+  EXPECT_EQ(worker.Finish().code, 2);
+  ASSERT_THAT(worker.err(), SizeIs(1));
+  for (const std::string& word : words) EXPECT_THAT(worker.err()[0], HasSubstr(word));
+}
+
+// Damages two of the seven training images and one of the five of the test split.
+void Damage(const std::string& folder) {
+  std::ofstream(folder + "/train/bee/2.jpg", std::ios::trunc) << "<!DOCTYPE html>";
+  std::filesystem::resize_file(folder + "/train/ant/a/deep/er/1.jpg", 700);
+  std::filesystem::resize_file(folder + "/val/bee/wide.jpg", 0);
+}
+
+// With two class folders a model had ten outputs.
+TEST_F(ImageFolderJobTest, TheModelHasAsManyOutputsAsTheDataHasClasses) {
+  constexpr int kHidden = 3 * 32 * 32 * 32 + 32;
+  EXPECT_EQ(Train(1, 0, {}).parameters(), kHidden + 33 * 3);
+  EXPECT_THAT(out_, Contains(HasSubstr("in 3 classes: Cat, ant, bee")));
+  EXPECT_EQ(Train(1, 0, {"--classes=12"}).parameters(), kHidden + 33 * 12);
+  ExpectRefused(Alone(path(), {"--classes=2"}), {"--classes: expected at least 3", "found \"2\""});
+  std::filesystem::remove_all(path() + "/train/Cat");
+  std::filesystem::remove_all(path() + "/val/Cat");
+  EXPECT_EQ(Train(2, 0, {"--topology=ring", "--evaluate"}).parameters(), kHidden + 33 * 2);
+  EXPECT_THAT(out_, Contains(HasSubstr("in 2 classes: ant, bee")));
+}
+
+// Nothing said that files were passed over, and what the classes are.
+TEST_F(ImageFolderJobTest, FilesThatArePassedOverAreCountedAndNamed) {
+  for (const char* name : {"1.webp", "2.WEBP", "3.bmp", "notes"}) {
+    std::ofstream(path() + "/train/ant/" + name) << "no image";
+  }
+  std::filesystem::create_directories(path() + "/train/.hidden");
+  std::filesystem::copy(path() + "/train/Cat/x.jpg", path() + "/train/.hidden/x.jpg");
+  std::filesystem::create_directory_symlink("..", path() + "/train/ant/up");
+  std::filesystem::create_directory_symlink("../ant", path() + "/train/bee/there");
+  std::filesystem::create_directory_symlink("../../bee", path() + "/train/ant/a/back");
+  Train(1, 0, {"--epochs=1"});
+  EXPECT_THAT(out_, Contains(HasSubstr("in 4 classes: .hidden, Cat, ant, bee")));
+  EXPECT_THAT(out_, Contains(AllOf(HasSubstr("whose names do not end in .jpg, .jpeg or .png: "),
+                                   HasSubstr(" .webp"), HasSubstr("1 .bmp"),
+                                   HasSubstr("torchvision's ImageFolder reads "))));
+  EXPECT_THAT(out_, Contains(AllOf(HasSubstr("passed over 1 image of "),
+                                   HasSubstr("outside of its class folders"))));
+  EXPECT_THAT(out_, Contains(HasSubstr("that count as classes: .hidden")));
+  // Loops of links end.
+  EXPECT_THAT(out_,
+              Contains(AllOf(HasSubstr("to folders above or to one that the class has already"),
+                             HasSubstr(path() + "/train/"))));
+}
+
+// A pipe that had an image's name held the job up for ever.
+TEST_F(ImageFolderJobTest, WhatIsNoRegularFileIsRefusedByName) {
+  ASSERT_EQ(mkfifo((path() + "/train/bee/pipe.jpg").c_str(), 0600), 0);
+  ExpectRefused(Alone(path(), {}), {"/train/bee/pipe.jpg", "expected a regular file"});
+  std::filesystem::remove(path() + "/train/bee/pipe.jpg");
+  std::filesystem::create_symlink("/dev/zero", path() + "/val/bee/zero.png");
+  ExpectRefused(Alone(path(), {"--evaluate"}), {"/val/bee/zero.png", "expected a regular file"});
+  Train(1, 0, {"--epochs=1"});  // which does not use that split
+}
+
+TEST_F(ImageFolderJobTest, AllFilesThatCannotBeReadAreFoundBeforehand) {
+  TestProgram whole(Alone(path(), {"--check_data"}));
+  EXPECT_EQ(whole.Finish().code, 0);
+  EXPECT_THAT(whole.err(), IsEmpty());
+  EXPECT_THAT(whole.out(), Contains(HasSubstr("read 12 samples: 0 cannot be read")));
+
+  Damage(path());
+  ASSERT_EQ(mkfifo((path() + "/train/Cat/pipe.jpg").c_str(), 0600), 0);
+  std::filesystem::create_symlink("nowhere", path() + "/train/Cat/gone.png");
+  for (const char* threads : {"--loader_threads=1", "--loader_threads=4"}) {
+    TestProgram damaged(Alone(path(), {"--check_data", threads}));
+    EXPECT_EQ(damaged.Finish().code, 2);
+    EXPECT_THAT(
+        damaged.err(),
+        ElementsAre(HasSubstr("train/Cat/gone.png cannot be read: No such file"),
+                    HasSubstr("train/Cat/pipe.jpg is a pipe"),
+                    HasSubstr("train/ant/a/deep/er/1.jpg is a damaged JPEG"),
+                    HasSubstr("train/bee/2.jpg is neither a JPEG nor a PNG but HTML"),
+                    HasSubstr("val/bee/wide.jpg is neither a JPEG nor a PNG, it is empty")));
+    EXPECT_THAT(damaged.out(), Contains(HasSubstr("read 14 samples: 5 cannot be read")));
+    for (const std::string& line : damaged.out()) EXPECT_THAT(line, Not(StartsWith("step ")));
+  }
+  // Pillow reads one with a warning, and so do we.
+  std::filesystem::remove(path() + "/train/Cat/pipe.jpg");
+  std::filesystem::remove(path() + "/train/Cat/gone.png");
+  ASSERT_EQ(std::system(absl::StrCat("/usr/bin/python3 data/testdata/make_images.py warned ",
+                                     path(), "/train/Cat/warned.jpg")
+                            .c_str()),
+            0);
+  TestProgram warned(Alone(path(), {"--check_data"}));
+  EXPECT_EQ(warned.Finish().code, 2);
+  EXPECT_THAT(warned.err(),
+              Contains(AllOf(HasSubstr("train/Cat/warned.jpg"), HasSubstr("with a warning: "))));
+  EXPECT_THAT(warned.out(), Contains(HasSubstr("3 cannot be read, 1 are read with a warning")));
+}
+
+TEST_F(ImageFolderJobTest, DamagedFilesArePassedOverAlikeByAllRanksAndRestarts) {
+  Damage(path());
+  const std::vector<std::string> skip = {"--skip_damaged=2", "--topology=ring", "--evaluate"};
+  const auto ring = Train(2, 0, skip);
+  EXPECT_THAT(err_, Contains(AllOf(HasSubstr("/train/bee/2.jpg"), HasSubstr("of at most 2"))));
+  EXPECT_EQ(Train(2, 0, With(skip, {"--loader_threads=3"})).params_sha256(), ring.params_sha256());
+  EXPECT_EQ(Train(2, 1, With(skip, {"--topology=ps"})).params_sha256(), ring.params_sha256());
+  // It stops in the midst of its second epoch, of two steps each.
+  const std::vector<std::string> kept = {"--checkpoint=" + path() + "/kept", "--resume=auto"};
+  Train(2, 0, With(With(skip, kept), {"--steps=3"}));
+  EXPECT_EQ(Train(2, 0, With(With(skip, kept), {"--steps=6"})).params_sha256(),
+            ring.params_sha256());
+
+  TestProgram few(Alone(path(), {"--skip_damaged=1"}));
+  EXPECT_EQ(few.Finish().code, 1);
+  EXPECT_THAT(
+      few.err(),
+      Contains(HasSubstr("--skip_damaged: expected at most 1 damaged files, found one more")));
+  ExpectRefused({"worker/worker", "--model=mlp", "--skip_damaged=1"},
+                {"--skip_damaged: expected to be left out unless --data=imagefolder:DIR"});
+}
+
+// A job whose data had moved was refused, and one whose data were others was not.
+TEST_F(ImageFolderJobTest, AResumedJobHasTheSameDataWhereverTheyAre) {
+  const std::vector<std::string> kept = {"--checkpoint=" + path() + "/kept", "--resume=auto"};
+  Train(1, 0, With(kept, {"--steps=2"}));
+  const std::string copy = path() + "/copy";
+  std::filesystem::copy(path() + "/train", copy + "/train",
+                        std::filesystem::copy_options::recursive);
+  Train(1, 0, With(kept, {"--steps=4", "--data=imagefolder:" + copy + "/"}));
+  EXPECT_THAT(out_, Contains(HasSubstr("after step 2")));
+  Train(1, 0, With(kept, {"--steps=6", "--data=imagefolder:" + copy + "/../copy/./"}));
+  EXPECT_THAT(out_, Contains(HasSubstr("after step 4")));
+
+  std::filesystem::rename(copy + "/train/ant", copy + "/train/asp");
+  ExpectRefused(With(Alone(copy, {}), With(kept, {"--steps=8", "--epochs=3"})),
+                {"--data: expected imagefolder of 7 images in 3 classes (Cat, ant, bee)",
+                 "found \"imagefolder of 7 images in 3 classes (Cat, asp, bee)"});
+  ExpectRefused(With(With(Alone(copy, {}), kept),
+                     {"--steps=8", "--epochs=3", "--image_size=0", "--data=synthetic"}),
+                {"expected"});
+}
+
+// The worker waited for a thread that waited for the disk, and nobody heard why.
+TEST_F(ImageFolderJobTest, ADiskThatDoesNotAnswerEndsTheJobWithTheFilesName) {
+  std::filesystem::copy(path() + "/train/bee/2.jpg", path() + "/train/bee/hangs.jpg");
+  const std::string shim =
+      "LD_PRELOAD=" + std::filesystem::absolute("tests/hanging_file.so").string();
+  TestProgram late(With({"/usr/bin/env", shim}, Alone(path(), {"--timeout=3s", "--epochs=9"})));
+  EXPECT_EQ(late.Finish().code, 1);
+  ASSERT_FALSE(late.err().empty());
+  EXPECT_THAT(late.err().back(), AllOf(HasSubstr("/train/bee/hangs.jpg has been being read for"),
+                                       HasSubstr("--timeout")));
+
+  TestProgram asked(With({"/usr/bin/env", shim}, Alone(path(), {"--timeout=600s", "--epochs=9"})));
+  asked.Await([&] { return !asked.err().empty(); });  // the notice that a step waits
+  asked.Kill(SIGTERM);
+  EXPECT_EQ(asked.Finish().code, 1);
+  EXPECT_THAT(asked.err().back(),
+              AllOf(HasSubstr("ended by a signal"), HasSubstr("/train/bee/hangs.jpg")));
+}
+
+// A checkpoint whose flags had bytes that are no UTF-8 could not be read again.
+TEST_F(ImageFolderJobTest, PathsMayHaveAnyBytes) {
+  const std::string folder = path() + "/\xff\xe4 \xc3\xa4";
+  std::filesystem::create_directories(folder);
+  std::filesystem::rename(path() + "/train", folder + "/train");
+  std::filesystem::rename(folder + "/train/bee", folder + "/train/b\xe9");
+  const std::vector<std::string> flags = {"--data=imagefolder:" + folder,
+                                          "--checkpoint=" + folder + "/kept", "--resume=auto"};
+  const auto metrics = Train(1, 0, With(flags, {"--steps=2"}));
+  EXPECT_EQ(metrics.data(), "imagefolder:" + path() + "/\\xff\\xe4 \xc3\xa4");
+  Train(1, 0, With(flags, {"--steps=4"}));
+  EXPECT_THAT(out_, Contains(HasSubstr("after step 2")));
 }
 
 }  // namespace

@@ -36,12 +36,12 @@ class Case(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.folder = pathlib.Path(temporary.name)
 
-    def run_here(self, *argv):
+    def run_here(self, *argv, **environment):
         return subprocess.run([str(word) for word in argv], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=PATIENCE, cwd=self.folder)
+                              timeout=PATIENCE, cwd=self.folder, env={**os.environ, **environment})
 
-    def train(self, *argv):
-        result = self.run_here(*argv)
+    def train(self, *argv, **environment):
+        result = self.run_here(*argv, **environment)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         return result.stdout
 
@@ -120,6 +120,73 @@ class JobFilesTest(Case):
         result = self.run_here(WORKER, "--config=absent.yaml")
         self.assertEqual(result.returncode, 2)
         self.assertEqual(result.stderr, "absent.yaml: expected a YAML file, found: No such file or directory\n")
+
+    def test_yamls_words_for_true_reach_the_server_that_task_becomes(self):
+        """`insecure: yes` reached the workers alone."""
+        task_1_of_2 = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1"}
+        for word in "yes", "1", "True", "on", "no", "off":
+            with self.subTest(word):
+                (self.folder / "job.yaml").write_text(f"insecure: {word}\n")
+                output = self.train(ROOT / "tools/task", "--servers=1", "--server_binary=/bin/echo", "--", "--config=job.yaml",
+                                    **task_1_of_2)
+                self.assertIn("--server_tasks=1", output)
+                self.assertEqual("--insecure" in output, word not in ("no", "off"), output)
+
+    def test_a_plain_no_or_true_is_no_path_and_a_merge_key_is_named(self):
+        """`checkpoint: no` made a folder of that name, and `resume: true` looked for one."""
+        for text, expected in (
+                ("checkpoint: no\n", "job.yaml:1: checkpoint: expected a text, found no, a boolean or an empty value to YAML; "),
+                ("steps: 1\nresume: true\n", "job.yaml:2: resume: expected a text, found true, a boolean"),
+                ("metrics_json: Off\n", "job.yaml:1: metrics_json: expected a text, found Off, a boolean"),
+                ("init_from: ~\n", "job.yaml:1: init_from: expected a value (\"\" for an empty text), found nothing"),
+                ("base: &base {lr: 0.1}\njob:\n  <<: *base\n", "job.yaml:3: <<: expected the name of a flag or of a section, "),
+        ):
+            for program in ([WORKER], [ROOT / "tools/launch", "--"]):
+                with self.subTest(text, program=program[0]):
+                    (self.folder / "job.yaml").write_text(text)
+                    result = self.run_here(*program, "--config=job.yaml", *SMALL)
+                    self.assertEqual(result.returncode, 2, result.stderr)
+                    self.assertIn(expected, result.stderr)
+                    self.assertEqual([path.name for path in self.folder.iterdir()], ["job.yaml"])
+        (self.folder / "job.yaml").write_text("checkpoint: 'no'\nnesterov: on\n")
+        self.assertIn("nesterov=true", self.train(WORKER, "--config=job.yaml", *SMALL))
+        self.assertTrue((self.folder / "no/latest").exists())
+
+    def test_flags_on_the_wrong_side_of_the_dashes_and_names_of_other_programs_are_led_to_the_right_place(self):
+        """They were unknown names."""
+        for words, expected in (
+                ([ROOT / "tools/launch", "--topology=ring"], "found one of the workers: put it behind --, as in -- --topology=..."),
+                ([ROOT / "tools/launch", "--nproc_per_node=2"], "did you mean --workers?"),
+                ([ROOT / "tools/launch", "-n", "2"], "did you mean --workers?"),
+                ([ROOT / "tools/launch", "--learning-rate=1"], "did you mean --lr of the workers? It stands behind --"),
+                ([ROOT / "tools/launch", "--", "--workers=2"], "launch: --workers: expected before --, as it is no flag of the"),
+                ([ROOT / "tools/task", "--model=mlp"], "found one of the workers: put it behind --, as in -- --model=..."),
+                ([WORKER, "--learning_rate=1"], "did you mean --lr?"),
+                ([WORKER, "--batch-size=1"], "did you mean --batch_size?"),
+                ([WORKER, "--num-epochs", "1"], "did you mean --epochs?"),
+                ([WORKER, "-j", "4"], "did you mean --loader_threads or --world_size?"),
+        ):
+            with self.subTest(words):
+                result = self.run_here(*words)
+                self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (2, "", 1), result.stderr)
+                self.assertIn(expected, result.stderr)
+
+    def test_a_tilde_is_the_home_folder_in_files_and_behind_equals_signs(self):
+        """A folder `~` was made."""
+        home = self.folder / "home"
+        home.mkdir()
+        (home / "job.yaml").write_text("checkpoint: ~/c\nmetrics_json: ~/record{rank}\n")
+        self.train(ROOT / "tools/launch", "--workers=2", "--", "--config=~/job.yaml", "--topology=ring",
+                   "--tensorboard=~/tb", "--write_config=~/written.yaml", *SMALL, HOME=str(home))
+        for name in "c/latest", "record0", "record1", "tb", "written.yaml":
+            self.assertTrue((home / name).exists(), name)
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["home"])
+        (home / "text").write_text("to be or not to be " * 50)
+        gpt = ["--model=gpt", "--gpt_width=16", "--gpt_layers=1", "--gpt_heads=1", "--gpt_context=8", "--batch_size=1", "--steps=1"]
+        self.train(WORKER, "--data=text:~/text", *gpt, HOME=str(home))
+        result = self.run_here(WORKER, "--data=text:~nobody_has_this_name/text", *gpt)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("~nobody_has_this_name/text", result.stderr)
 
     def test_every_program_says_its_version(self):
         for program in PROGRAMS:

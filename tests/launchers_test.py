@@ -253,6 +253,56 @@ class LaunchersTest(unittest.TestCase):
     def test_mpich_trains_a_ring_and_with_servers_among_its_tasks(self):
         self.check_mpi(str(MPIEXEC))
 
+    # What surrounds a job that is told by flags, or that starts its own workers.
+    SBATCH = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_JOB_ID": "77",
+              "SLURM_JOB_NODELIST": "n[7-8]"}
+    SURROUNDINGS = (SBATCH, {**SBATCH, "SLURM_NTASKS": "4"}, {"RANK": "x"}, {"PMI_RANK": "1"},
+                    {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "1",
+                     "OMPI_COMM_WORLD_RANK": "5"})
+
+    def test_launch_trains_whatever_launcher_it_stands_in(self):
+        """The batch script's SLURM_PROCID without a SLURM_NTASKS ended every worker with 2."""
+        for surroundings in self.SURROUNDINGS:
+            with self.subTest(surroundings):
+                self.assert_trains("ring", LAUNCH, "--workers=2", "--", "--topology=ring", *TRAIN, environment=surroundings)
+        self.assert_trains("ps", LAUNCH, "--workers=2", "--servers=1", "--", *TRAIN, environment=self.SBATCH)
+
+    def test_workers_whose_flags_say_all_read_nothing_of_a_launcher(self):
+        """--rank, --world_size and --master were given, and a variable that they do not need was refused."""
+        for number, surroundings in enumerate(self.SURROUNDINGS):
+            with self.subTest(surroundings):
+                port_file = self.folder / f"store{number}"
+                flags = [WORKER, "--topology=ring", "--world_size=2", *TRAIN]
+                ranks = [self.start(*flags, "--rank=0", "--master=127.0.0.1:0", f"--port_file={port_file}",
+                                    environment=surroundings)]
+                self.wait_for("no port file", port_file.exists)
+                ranks.append(self.start(*flags, "--rank=1", f"--master={port_file.read_text().strip()}"))
+                self.assert_ends_well(*ranks)
+                self.assertNotRegex(self.output(ranks[0]), "by (Slurm|torchrun|MPICH|Open MPI)")
+                self.assert_ends_well(self.start(WORKER, "--world_size=1", *TRAIN, environment=surroundings))
+
+    def test_a_worker_in_a_batch_script_is_alone_however_many_tasks_the_job_has(self):
+        """It took itself for rank 0 of four, and waited for the others."""
+        for surroundings in self.SURROUNDINGS[:2]:
+            worker = self.start(WORKER, *TRAIN, environment=surroundings)
+            self.assert_ends_well(worker)
+
+    def test_a_launchers_complete_variables_count_beside_others_that_are_not(self):
+        """srun --mpi=pmi2 sets PMI_* beside its own: it was taken for MPICH, which had told no local rank."""
+        step = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "4",
+                "MASTER_ADDR": "127.0.0.1"}
+        for others in ({}, {"RANK": "0"}, {"OMPI_COMM_WORLD_RANK": "7"}, {"PMI_SIZE": "2", "PMI_FD": "4"}):
+            with self.subTest(others):
+                port = free_port()
+                ranks = []
+                for rank in range(2):
+                    environment = {**step, **others, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "MASTER_PORT": port}
+                    if "PMI_SIZE" in others:
+                        environment["PMI_RANK"] = str(rank)
+                    ranks.append(self.start(WORKER, "--topology=ring", *TRAIN, environment=environment))
+                self.assert_ends_well(*ranks)
+                self.assertRegex(self.output(ranks[0]), r"by Slurm: local_rank=0, master=\S+, rank=0, run_id=77.3, world_size=2")
+
     def test_who_is_not_what_its_task_should_be_is_told_before_it_waits(self):
         def slurm(task):
             return {"SLURM_PROCID": str(task), "SLURM_NTASKS": "3", "SLURM_LOCALID": str(task), "MASTER_ADDR": "127.0.0.1"}

@@ -80,7 +80,7 @@ TEST(ModelParallelTest, RanksOfAJobMayHaveStagesEach) {
   const Flags cut = {"--micro_batches=3", "--model_parallel=2", "--bucket_bytes=16K"};
   for (const Flags& job : std::vector<Flags>{
            {"--topology=ring", "--link=grpc", "--max_norm=0.5"},
-           {"--topology=ring", "--link=shm", "--zero=1", "--ema_decay=0.9"},
+           {"--topology=ring", "--link=shm", "--zero=1", "--ema_decay=0.9", "--evaluate_every=99"},
            {"--topology=ps", "--link=grpc"},
            {"--topology=ps", "--link=grpc", "--update=owner"}}) {
     const int servers = job[0] == "--topology=ps" ? 1 : 0;

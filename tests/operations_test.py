@@ -182,6 +182,60 @@ class OperationsTest(unittest.TestCase):
         self.assertIn("[server 0] ps_server: ended by SIGINT after all workers said goodbye\n", text)
         self.assertEqual(len(glob.glob(str(self.folder / "c/latest/state.safetensors"))), 1)
 
+    def test_signals_that_announce_the_end_leave_a_checkpoint(self):
+        """SIGUSR1, as of sbatch --signal, and SIGHUP killed a worker without a checkpoint."""
+        for told in signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP:
+            with self.subTest(told):
+                checkpoint = self.folder / told.name
+                worker = self.start(WORKER, *JOB, *FOR_EVER, f"--checkpoint={checkpoint}")
+                self.wait_for_step(worker, 3)
+                worker.send_signal(told)
+                step, saved = self.assert_ended(
+                    worker, 128 + told, rf"worker: ended by {told.name} to rank 0 after step (\d+); the checkpoint of step (\d+) "
+                    "has it, from which --resume=auto goes on")
+                self.assertEqual(step, saved)
+                self.assertTrue((checkpoint / "latest/state.safetensors").exists())
+
+    def test_the_end_that_was_announced_is_no_hurry_when_it_comes(self):
+        """SIGTERM at the time limit ended what SIGUSR1 had told to drain."""
+        ranks = self.workers(2, *FOR_EVER, "--failure_timeout=100s", f"--checkpoint={self.folder / 'c'}")
+        self.wait_for_step(ranks[0], 2)
+        ranks[1].send_signal(signal.SIGSTOP)
+        ranks[0].send_signal(signal.SIGUSR1)
+        begin = time.monotonic()
+        self.wait_for("a second does not pass", lambda: time.monotonic() > begin + 1.1)
+        ranks[0].send_signal(signal.SIGTERM)
+        self.wait_for_signal(ranks[0])
+        ranks[1].send_signal(signal.SIGCONT)
+        for rank in ranks:
+            self.assert_ended(rank, 128 + signal.SIGUSR1, r"worker: ended by SIGUSR1 to rank 0 after .* goes on")
+
+    def test_launch_and_servers_drain_by_them_too(self):
+        for told in signal.SIGHUP, signal.SIGUSR1:
+            with self.subTest(told):
+                launch = self.start(LAUNCH, "--workers=2", "--servers=1", "--", *JOB, *FOR_EVER,
+                                    f"--checkpoint={self.folder / told.name}")
+                self.wait_for_step(launch, 3)
+                launch.send_signal(told)
+                launch.wait(PATIENCE)
+                text = launch.err.read_text()
+                self.assertEqual(launch.returncode, 128 + told, text)
+                self.assertEqual(len(re.findall(rf"worker: ended by {told.name} to .*; the checkpoint of step", text)), 2, text)
+                self.assertIn(f"[server 0] ps_server: ended by {told.name} after all workers said goodbye\n", text)
+
+    def test_what_is_started_by_nohup_outlives_its_terminal(self):
+        """launch put a handler over the SIGHUP that nohup had ignored, and ended the job."""
+        launch = self.start("nohup", LAUNCH, "--workers=2", "--servers=1", "--", *JOB, *FOR_EVER, "--log_every=1")
+        self.wait_for_step(launch, 3)
+        started = [int(pid) for pid in re.findall(r"started, pid (\d+)$", launch.out.read_text(), re.M)]
+        self.assertEqual(len(started), 3)
+        for pid in [launch.pid, *started]:
+            os.kill(pid, signal.SIGHUP)
+        newest = int(re.findall(r"step (\d+)/", launch.out.read_text())[-1])
+        self.wait_for_step(launch, newest + 20)
+        launch.send_signal(signal.SIGTERM)
+        self.assertEqual(launch.wait(PATIENCE), 128 + signal.SIGTERM)
+
     # Those who noticed ended with 2, as for wrong flags, which nothing starts again.
     def test_launch_starts_a_job_again_that_lost_a_rank_in_set_up(self):
         worker = self.folder / "worker"

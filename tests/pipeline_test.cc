@@ -206,7 +206,8 @@ TEST(PipelineTest, WhatStagesCannotDoIsRefused) {
            {{"--micro_batches=2"}, "--micro_batches: expected 1 without --mesh"},
            {{"--mesh=data=2"}, "--topology: expected ps or ring with several ranks along data"},
            {{"--topology=ring", "--mesh=data=2", "--split=4"},
-            "--split: expected auto without stages (--mesh=pipeline=N, --model_parallel=N), found "},
+            "--split: expected auto without stages (--mesh=pipeline=N, --model_parallel=N), "
+            "found "},
            {{"--pipeline_schedule=gpipe"},
             "--pipeline_schedule: expected 1f1b without stages (--mesh=pipeline=N, "},
            {{"--tensor_link=shm"}, "--tensor_link: expected auto without slices"},
@@ -217,9 +218,11 @@ TEST(PipelineTest, WhatStagesCannotDoIsRefused) {
            {With(staged, {"--micro_batches=2", "--accumulate=2"}), "--accumulate: expected 1 with"},
            {With(staged, {"--pipeline_schedule=x"}), "--pipeline_schedule: expected naive, gpipe"},
            {With(staged, {"--max_norm=1"}), "--max_norm: expected 0 with stages"},
-           {With(staged, {"--ema_decay=0.9"}), "--ema_decay: expected 0 with stages"},
-           {With(staged, {"--checkpoint=/tmp/x"}), "--checkpoint: expected none"},
-           {With(staged, {"--evaluate_every=2"}), "--evaluate_every: expected 0 with stages"},
+           {With(staged, {"--ema_decay=0.9", "--evaluate"}), "--ema_decay: expected 0 with stages"},
+           {With(staged, {"--checkpoint=/tmp/x"}), "--checkpoint: expected none with stages"},
+           {With(staged, {"--resume=/tmp/x"}),
+            "--resume: expected none with stages (--mesh), or --init_from for the weights alone, "
+            "found"},
            {With(staged, {"--straggler=0:2"}), "--straggler: expected none with stages"},
            {With(staged, {"--trace=/tmp/x"}), "--trace: expected none with stages"}}) {
     WorkerProcesses job({c.flags}, /*world_size=*/2);

@@ -149,6 +149,30 @@ TEST(WeightDecayTest, SparesWhatIsNamedUnderAllTopologies) {
   EXPECT_EQ(all.params_sha256(), none.params_sha256());
 }
 
+// Adam and AdamW had SGD's default, a decay that PyTorch's users do not expect.
+TEST(WeightDecayTest, HasTheDefaultOfEachOptimizerWhereNobodySetsIt) {
+  const auto hash = [](const std::vector<std::string>& flags) {
+    return Alone(With({"--steps=4"}, flags)).params_sha256();
+  };
+  for (const auto& [optimizer, decay] :
+       {std::make_pair("sgd", "0.0005"), std::make_pair("adam", "0"),
+        std::make_pair("adamw", "0.01")}) {
+    const std::string chosen = absl::StrCat("--optimizer=", optimizer);
+    const std::string by_default = hash({chosen});
+    EXPECT_EQ(by_default, hash({chosen, absl::StrCat("--weight_decay=", decay)})) << optimizer;
+    EXPECT_NE(by_default, hash({chosen, "--weight_decay=0.3"})) << optimizer;
+    // The record has it, and ranks with and without the flag are the same job.
+    bool found = false;
+    for (const proto::FlagValue& flag : Alone({"--steps=1", chosen}).flags()) {
+      if (flag.name() != "weight_decay") continue;
+      found = true;
+      EXPECT_EQ(flag.origin(), "default");
+      EXPECT_EQ(flag.value(), decay);
+    }
+    EXPECT_TRUE(found);
+  }
+}
+
 const std::vector<std::string>& SmallResNet() {
   static const auto* const flags =
       new std::vector<std::string>{"--model=resnet18", "--batch_size=2", "--steps=2"};

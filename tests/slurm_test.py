@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.dont_write_bytecode = True
@@ -100,6 +101,65 @@ class SlurmTest(unittest.TestCase):
         output = log.read_text() if log.exists() else ""
         self.assertEqual(result.returncode, 0, result.stdout + output)
         return sha_of(output)
+
+    def batch(self, name, *lines, flags=(), code=0):
+        """What a batch script prints, of which sbatch waits for the end."""
+        script = self.folder / f"{name}.sh"
+        log = self.folder / f"{name}.log"
+        script.write_text("#!/bin/bash\n" + "\n".join(lines) + "\n")
+        result = self.run_here("sbatch", "--wait", *flags, f"--output={log}", str(script))
+        output = log.read_text() if log.exists() else ""
+        self.assertEqual(result.returncode, code, result.stdout + output)
+        return output
+
+    def test_what_a_batch_script_starts_by_itself(self):
+        """In a script SLURM_PROCID is 0 and there is no SLURM_NTASKS, or the job's: workers refused it, or waited."""
+        job = " ".join(JOB)
+        for name, flags in ("without_tasks", ["-N1"]), ("with_tasks", ["-n2"]):
+            with self.subTest(name):
+                output = self.batch(f"launch_{name}", f"{LAUNCH} --workers=2 -- --topology=ring {job}", flags=flags)
+                self.assertEqual(sha_of(output), self.sha_by_launch("ring"), output)
+                output = self.batch(
+                    f"flags_{name}", f"worker='{WORKER} --topology=ring --world_size=2 {job}'", "unset MASTER_ADDR MASTER_PORT",
+                    "$worker --rank=0 --master=127.0.0.1:0 --port_file=store_$SLURM_JOB_ID &",
+                    "until [ -s store_$SLURM_JOB_ID ]; do sleep 0.05; done",
+                    "$worker --rank=1 --master=$(cat store_$SLURM_JOB_ID) && wait %1", flags=flags)
+                self.assertEqual(sha_of(output), self.sha_by_launch("ring"), output)
+                output = self.batch(f"alone_{name}", f"unset MASTER_ADDR MASTER_PORT; {WORKER} {job}", flags=flags)
+                self.assertEqual(len(sha_of(output)), 1, output)
+
+    def test_pmi_2_beside_slurms_own_variables(self):
+        """They were taken for MPICH's, which had told no local rank, so that two tasks wanted one port for metrics."""
+        ports = slurm_cluster.free_ports(1)
+        output = self.assert_trains("ring", "--mpi=pmi2", "-N1", "-n2", WORKER, "--topology=ring", f"--metrics_port={ports[0]}",
+                                    *JOB)
+        self.assertRegex(output, r"flags .*by Slurm: local_rank=0, .*rank=0, .*world_size=2")
+
+    def test_a_signal_before_the_time_limit_leaves_a_checkpoint(self):
+        """SIGUSR1 killed workers without one."""
+        for name, script, batch in (
+                ("step", f"srun -n2 {WORKER}", []),
+                ("script", f"exec {LAUNCH} --workers=2 --", ["--batch"])):
+            with self.subTest(name):
+                script = f"{script} --topology=ring --checkpoint={self.folder}/{name} --steps=1000000 --log_every=1 " \
+                         "--model=mlp --batch_size=4"
+                environment = {**self.cluster.environment, "MASTER_ADDR": "127.0.0.1",
+                               "MASTER_PORT": str(slurm_cluster.free_ports(1)[0])}
+                log = self.folder / f"signal_{name}.log"
+                job = subprocess.run(["sbatch", "--parsable", "-n2", f"--output={log}", "--wrap", script], env=environment,
+                                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True,
+                                     cwd=self.folder).stdout.strip()
+                self.wait_for("no step was trained", lambda at=log: at.exists() and "step 5/" in at.read_text())
+                self.train("scancel", "--signal=USR1", *batch, job)
+                self.wait_for("it goes on", lambda j=job: self.run_here("squeue", "--noheader", f"--jobs={j}").stdout.strip() == "")
+                self.assertRegex(log.read_text(), r"worker: ended by SIGUSR1 to rank \d after step \d+; the checkpoint of step")
+                self.assertTrue((self.folder / name / "latest/state.safetensors").exists())
+
+    def wait_for(self, what, condition):
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, what)
+            time.sleep(0.1)
 
     def test_the_sample_scripts_run(self):
         self.assertEqual({path.name for path in SAMPLES.iterdir()}, {"ring.sbatch", "ps.sbatch"})

@@ -117,8 +117,9 @@ class TraceTest(unittest.TestCase):
         files = glob.glob(f"{self.folder}/events/*")
         self.assertEqual(len(files), 1)
         events = list(EventFileLoader(files[0]).Load())
-        self.assertEqual(len(events), 1 + STEPS)
-        self.assertEqual([event.step for event in events[1:]], list(range(1, STEPS + 1)))
+        self.assertEqual(len(events), 2 + STEPS)
+        self.assertEqual((events[1].step, events[1].session_log.status), (1, 1))  # a START
+        self.assertEqual([event.step for event in events[2:]], list(range(1, STEPS + 1)))
         tags = {value.tag for value in events[-1].summary.value}
         self.assertLessEqual({"loss", "lr", "exposed_ms", "step_ms", "data_ms", "samples_per_second"}, tags)
 

@@ -150,8 +150,6 @@ TEST(ZeroFlagTest, WhatDoesNotGoTogetherIsRefusedInOneLine) {
   for (const auto& [flags, words] : std::vector<std::pair<Flags, std::string>>{
            {{"--zero=2", "--accumulate=2"}, "--zero: expected 0 or 1 with --accumulate"},
            {{"--zero=3", "--topology=local"}, "--zero: expected 0 to 2 with --topology=local"},
-           {{"--zero=3", "--topology=ring", "--world_size=2", "--evaluate_every=2"},
-            "--zero: expected 0 to 2 with --evaluate_every"},
            {{"--mesh=shard=2", "--world_size=2", "--topology=ring"},
             "--zero: expected 1 to 3 with shard=2 (--mesh), found \"0\""},
            {{"--mesh=shard=2", "--world_size=2", "--master=127.0.0.1:0", "--zero=1"},

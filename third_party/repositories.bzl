@@ -9,7 +9,7 @@ load(":libtorch.bzl", "libtorch_repository")
 load(":pkg_config.bzl", "pkg_config_repository")
 
 def gradsync_repositories():
-    """Declares the repositories @absl, @grpc, @protobuf, @gtest, @openssl, @jpeg, @png, @yaml, @prometheus, @libtorch and
+    """Declares the repositories @absl, @grpc, @protobuf, @gtest, @openssl, @re2, @jpeg, @png, @yaml, @prometheus, @libtorch and
     @cuda."""
     bazel_builtin_repositories()
 
@@ -36,6 +36,11 @@ def gradsync_repositories():
     pkg_config_repository(
         name = "openssl",
         modules = {"crypto": "libcrypto"},
+    )
+
+    pkg_config_repository(
+        name = "re2",
+        modules = {"re2": "re2"},
     )
 
     pkg_config_repository(

@@ -13,13 +13,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
+#include "base/last_words.h"
+#include "base/process_limits.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "base/version.h"
@@ -37,8 +38,9 @@ ABSL_FLAG(int, max_restarts, 0,
           "//worker");
 ABSL_FLAG(
     absl::Duration, grace, absl::Seconds(30),
-    "how long processes have after SIGTERM or SIGINT, which they are passed, to finish their step, "
-    "write their checkpoint and end; a second signal kills them at once");
+    "how long processes have after a signal such as SIGTERM, SIGHUP or SIGUSR1, which they are "
+    "passed, to finish their step, write their checkpoint and end; a second one kills them at "
+    "once");
 ABSL_FLAG(std::string, worker_binary, "",
           "program that workers run; empty: the //worker of this build");
 ABSL_FLAG(std::string, server_binary, "",
@@ -71,9 +73,10 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, const ParsedFlag
   if (job.drain < absl::ZeroDuration()) {
     return FlagError("grace", "a time of at least 0", absl::FormatDuration(job.drain));
   }
-  job.worker_binary = absl::GetFlag(FLAGS_worker_binary);
-  job.server_binary = absl::GetFlag(FLAGS_server_binary);
+  job.worker_binary = UserPath(absl::GetFlag(FLAGS_worker_binary));
+  job.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
   if (job.worker_binary.empty()) {
+    GS_RETURN_IF_ERROR(CheckNoneIsOwn(flags.words, parsed.flags));
     job.tell_local_rank = true;
     GS_ASSIGN_OR_RETURN(job.worker_binary, FindRunfile(argv0, "worker/worker"));
   }
@@ -93,7 +96,7 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, const ParsedFlag
   if (flags.Synchronised(job.servers)) job.outlive = flags.FailureTimeout() + absl::Seconds(5);
   job.worker_flags = flags.TimeoutOfWorkers(timeout, given);
   if (!flags.Has("threads")) {
-    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    const int cores = AvailableCores();
     job.worker_flags.push_back(absl::StrCat("--threads=", std::max(1, cores / job.workers)));
   }
   job.worker_flags.insert(job.worker_flags.end(), flags.words.begin(), flags.words.end());
@@ -158,9 +161,11 @@ int Launch(const char* argv0, const ParsedFlags& parsed) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
+  gradsync::SayWhyItEnds();
   gradsync::FlagOptions options;
   options.usage = gradsync::kUsage;
   options.aliases = {{"worker", "workers"}, {"server", "servers"}};
+  options.passed_on = gradsync::FlagsBehindDashes();
   options.version = gradsync::VersionText("launch");
   const gradsync::ParsedFlags flags = gradsync::ParseFlagsWithOriginsOrExit(argc, argv, options);
   return gradsync::ExitCode("launch", gradsync::Launch(argv[0], flags));

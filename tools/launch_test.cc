@@ -1,6 +1,7 @@
 // Runs the program itself, with stand-ins for workers and servers.
 
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/write_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/test_program.h"
@@ -22,6 +24,7 @@ namespace gradsync {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
@@ -72,8 +75,11 @@ TEST(LaunchTest, TheFirstFailureGivesTheExitCodeAndIsNamed) {
                              "--victim_does=signal:9", "--others_do=exit:0"});
   EXPECT_EQ(launch->Finish().code, 137);
   EXPECT_THAT(launch->err(),
-              Contains(AllOf(StartsWith("launch: worker 2 (pid "),
-                             EndsWith("killed by signal 9 (SIGKILL); stopping the rest"))));
+              Contains(AllOf(
+                  StartsWith("launch: worker 2 (pid "), HasSubstr("killed by signal 9 (SIGKILL), "),
+                  // Where the kernel counts whom it kills for want of memory, it says so.
+                  AnyOf(HasSubstr("memory"), HasSubstr("the kernel has killed")),
+                  EndsWith("; stopping the rest"))));
 }
 
 // Who ends first has only heard of the cause.
@@ -185,8 +191,22 @@ TEST(LaunchTest, AFullStdoutIsALineAndExitCode1) {
                                    "one that does not"));
 }
 
+// Orphans come to this process from here on. Returns how many ended by SIGKILL, once all have ended.
+int AwaitKilledOrphans() {
+  int killed = 0;
+  int status = 0;
+  while (wait(&status) > 0) {
+    // Those that do not are their guards.
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+      ++killed;
+    } else {
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+  }
+  return killed;
+}
+
 TEST(LaunchTest, NoProcessSurvivesAKilledLaunch) {
-  // Orphans come to this process, so that it can see them end.
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   // What it cannot remove stays in the test's own folder.
   ASSERT_EQ(setenv("TMPDIR", ::testing::TempDir().c_str(), /*overwrite=*/1), 0);
@@ -194,13 +214,67 @@ TEST(LaunchTest, NoProcessSurvivesAKilledLaunch) {
   AwaitHang(launch.get());
   launch->Kill(SIGKILL);
   launch->Finish();
-  int orphans = 0;
-  int status = 0;
-  while (wait(&status) > 0) {
-    ++orphans;
-    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  EXPECT_EQ(AwaitKilledOrphans(), 2);
+}
+
+// The shell was killed and the worker below it trained on.
+TEST(LaunchTest, NoWorkerBelowAShellScriptSurvivesAKilledLaunch) {
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  ASSERT_EQ(setenv("TMPDIR", ::testing::TempDir().c_str(), /*overwrite=*/1), 0);
+  const std::string script = ::testing::TempDir() + "/below_two_shells";
+  ASSERT_TRUE(WriteFileAtomically(script,
+                                  "#!/bin/sh\n"
+                                  "/bin/sh -c 'tools/test_member \"$@\"; exit $?' member \"$@\"\n"
+                                  "exit $?\n")
+                  .ok());
+  ASSERT_EQ(chmod(script.c_str(), 0700), 0);
+  TestProgram launch(
+      {"tools/launch", "--worker_binary=" + script, "--workers=2", "--", "--others_do=stubborn"});
+  AwaitHang(&launch);
+  launch.Kill(SIGKILL);
+  launch.Finish();
+  EXPECT_EQ(AwaitKilledOrphans(), 6);  // two shells and a member of each worker
+}
+
+// launch put a handler over what nohup had said, and ended the job when its terminal was closed.
+TEST(LaunchTest, ASignalThatIsIgnoredStaysSo) {
+  TestProgram launch({"/bin/sh", "-c",
+                      "trap '' HUP USR1; exec tools/launch --worker_binary=tools/test_member "
+                      "--workers=2 -- --others_do=hang"});
+  AwaitHang(&launch);
+  for (int signal : {SIGHUP, SIGUSR1}) launch.Kill(signal);
+  launch.Kill(SIGTERM);
+  EXPECT_EQ(launch.Finish().code, 128 + SIGTERM);
+  EXPECT_THAT(launch.err(),
+              ElementsAre("launch: interrupted by signal 15 (SIGTERM); stopping the rest"));
+}
+
+TEST(LaunchTest, SignalsThatAnnounceTheEndArePassedOn) {
+  for (const int signal : {SIGHUP, SIGUSR1, SIGUSR2}) {
+    const auto launch =
+        Start({"--workers=2", "--", absl::StrCat("--others_do=drain:", 128 + signal)});
+    AwaitHang(launch.get());
+    launch->Kill(signal);
+    EXPECT_EQ(launch->Finish().code, 128 + signal);
+    EXPECT_THAT(launch->err(), SizeIs(1));
   }
-  EXPECT_EQ(orphans, 2);
+}
+
+// Ranks of a job of their own took the rank and the number of ranks of the batch script.
+TEST(LaunchTest, ItsProcessesSeeNothingOfTheLauncherThatStartedIt) {
+  for (const char* variable : {"SLURM_PROCID", "RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK",
+                               "MASTER_ADDR", "SLURM_STEP_NODELIST"}) {
+    TestProgram launch({"/usr/bin/env", absl::StrCat(variable, "=3"), "SLURM_JOB_ID=7",
+                        "tools/launch", "--worker_binary=tools/test_member", "--workers=1", "--",
+                        absl::StrCat("--others_do=tell:", variable)});
+    EXPECT_EQ(launch.Finish().code, 1) << variable;  // printenv: there is none
+    EXPECT_THAT(launch.out(), Not(Contains(HasSubstr("[worker 0] 3")))) << variable;
+  }
+  TestProgram launch({"/usr/bin/env", "SLURM_JOB_ID=7", "tools/launch",
+                      "--worker_binary=tools/test_member", "--workers=1", "--",
+                      "--others_do=tell:SLURM_JOB_ID"});
+  EXPECT_EQ(launch.Finish().code, 0);
+  EXPECT_THAT(launch.out(), Contains("[worker 0] 7"));
 }
 
 TEST(LaunchTest, BadFlagsAreOneLineAndExitCode2) {
@@ -211,6 +285,11 @@ TEST(LaunchTest, BadFlagsAreOneLineAndExitCode2) {
       {{"--grace=-1s"}, "launch: --grace: expected a time of at least 0, found \"-1s\""},
       {{"--wrokers=2"}, "--wrokers"},
       {{"--workers=two"}, "--workers"},
+      // Were unknown names, and nothing was said of the dashes.
+      {{"--topology=ring"}, "found one of the workers: put it behind --, as in -- --topology=..."},
+      {{"--learning_rate=1"}, "did you mean --lr of the workers? It stands behind --"},
+      {{"--nproc_per_node=2"}, "did you mean --workers?"},
+      {{"-np", "2"}, "did you mean --workers?"},
       {{"--", "two"}, "launch: expected worker flags after --, found \"two\""},
       {{"--", "two\n\x1b[2J"}, R"(launch: expected worker flags after --, found "two\n\x1b[2J")"},
       {{"--two\n\x1b[2J"}, R"(--two\n\x1b[2J)"},

@@ -22,6 +22,7 @@
 #include "base/temporary_folder.h"
 #include "base/thread_state.h"
 #include "plan/job_spec.h"
+#include "tools/oom_kills.h"
 #include "tools/subprocess.h"
 
 namespace gradsync {
@@ -235,8 +236,13 @@ class LocalJob {
       if (judge_at_.never()) judge_at_ = Deadline::In(options_.settle);
       if (!judge_at_.passed()) return;
     }
-    Fail(absl::StrCat(Describe(*first), ": ", status.ToString()), first->last_error,
-         status.shell_code(), /*killed=*/status.signal != 0);
+    std::string how = status.ToString();
+    // Nothing was ended from here yet.
+    if (status.signal == SIGKILL) {
+      absl::StrAppend(&how, ", ", ExplainForeignKill(oom_kills_, ReadOomKills()));
+    }
+    Fail(absl::StrCat(Describe(*first), ": ", how), first->last_error, status.shell_code(),
+         /*killed=*/status.signal != 0);
   }
 
   // Whoever only hears that another refuses its input ends with 1, and may do so first.
@@ -276,6 +282,8 @@ class LocalJob {
     if (drain_overdue_ && status.signal == SIGKILL) {
       absl::StrAppend(&drain.failure, ", for it had not ended within ",
                       absl::FormatDuration(options_.drain));
+    } else if (status.signal == SIGKILL) {
+      absl::StrAppend(&drain.failure, ", ", ExplainForeignKill(oom_kills_, ReadOomKills()));
     } else if (status.signal == 0) {
       drain.failure_detail = undrained_->last_error;
     }
@@ -387,6 +395,7 @@ class LocalJob {
   const std::string folder_;
   const std::string key_ = NewJobKey();           // of the job; in no command line
   std::vector<std::unique_ptr<Member>> members_;  // servers, then workers
+  const OomKills oom_kills_ = ReadOomKills();     // before the job
   LocalJobResult result_;
   bool interrupted_ = false;
   int draining_ = 0;                   // the signal that interrupted a job which had not failed

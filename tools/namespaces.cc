@@ -157,7 +157,8 @@ absl::StatusOr<NetworkNamespaces> NetworkNamespaces::Create(int count) {
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
     return absl::ErrnoToStatus(errno, "socketpair");
   }
-  const IdMaps maps = {absl::StrCat("0 ", geteuid(), " 1\n"), absl::StrCat("0 ", getegid(), " 1\n")};
+  const IdMaps maps = {absl::StrCat("0 ", geteuid(), " 1\n"),
+                       absl::StrCat("0 ", getegid(), " 1\n")};
   const pid_t pid = fork();
   if (pid == 0) MakeInChild(sockets[1], count, maps);
   const int fork_error = errno;

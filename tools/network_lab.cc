@@ -63,8 +63,8 @@ absl::Status Check(const NetworkLabOptions& options) {
         absl::StrCat("hosts: expected 1 to ", kMostHosts, ", found ", options.hosts));
   }
   if (!(options.bytes_per_second >= 0) || !std::isfinite(options.bytes_per_second)) {
-    return absl::InvalidArgumentError(absl::StrCat("rate: expected bytes per second, or 0, found ",
-                                                   options.bytes_per_second));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rate: expected bytes per second, or 0, found ", options.bytes_per_second));
   }
   constexpr int64_t kSmallestBurst = 16 << 10;
   if (options.burst_bytes != 0 && options.burst_bytes < kSmallestBurst) {
@@ -108,12 +108,13 @@ absl::Status NetworkLab::SetUp() const {
 absl::Status NetworkLab::SetUpHost(int host) const {
   const std::string port = absl::StrCat("port", host);
   const int network = inside(host).network;
-  GS_RETURN_IF_ERROR(Call(inside_switch(),
-                          absl::StrCat("ip link add ", port,
-                                       " type veth peer name eth0 netns /proc/self/fd/", network),
-                          {network}));
+  GS_RETURN_IF_ERROR(Call(
+      inside_switch(),
+      absl::StrCat("ip link add ", port, " type veth peer name eth0 netns /proc/self/fd/", network),
+      {network}));
   GS_RETURN_IF_ERROR(Cap(inside_switch(), port));
-  GS_RETURN_IF_ERROR(Call(inside_switch(), absl::StrCat("ip link set ", port, " master switch up")));
+  GS_RETURN_IF_ERROR(
+      Call(inside_switch(), absl::StrCat("ip link set ", port, " master switch up")));
   const std::pair<absl::string_view, absl::string_view> settings[] = {
       {"ipv4/tcp_congestion_control", options_.congestion_control},
       {"ipv4/tcp_rmem", options_.tcp_rmem},

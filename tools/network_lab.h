@@ -34,7 +34,7 @@ struct NetworkLabOptions {
   // In front of a token bucket. Longer than what sockets send without an answer, so that nothing is
   // lost: senders are held back by receivers' windows.
   int64_t queue_bytes = 64 << 20;
-  std::string congestion_control = "reno";  // other namespaces may only have unrestricted ones
+  std::string congestion_control = "reno";      // other namespaces may only have unrestricted ones
   std::string tcp_rmem = "4096 131072 131072";  // minimum, default, maximum, bytes
   std::string tcp_wmem = "4096 131072 131072";
 };

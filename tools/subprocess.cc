@@ -2,16 +2,18 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "group/launch_environment.h"
 
 extern char** environ;
 
@@ -46,26 +48,12 @@ struct PipeEnds {
     write = -1;
   }
   int ReleaseRead() { return std::exchange(read, -1); }
+  int ReleaseWrite() { return std::exchange(write, -1); }
 };
 
 [[noreturn]] void FailChild(int failure, int error) {
   if (write(failure, &error, sizeof(error)) < 0) _exit(126);
   _exit(127);
-}
-
-// Ours without what `more` sets, and `more`; null at the end.
-std::vector<char*> EnvironmentWith(const std::vector<std::string>& more) {
-  std::vector<char*> all;
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    bool replaced = false;
-    for (const std::string& text : more) {
-      replaced = replaced || absl::StartsWith(*variable, text.substr(0, text.find('=') + 1));
-    }
-    if (!replaced) all.push_back(*variable);
-  }
-  for (const std::string& text : more) all.push_back(const_cast<char*>(text.c_str()));
-  all.push_back(nullptr);
-  return all;
 }
 
 // Runs in the child between fork and exec, where only async-signal-safe calls are allowed.
@@ -86,7 +74,53 @@ std::vector<char*> EnvironmentWith(const std::vector<std::string>& more) {
   FailChild(failure, errno);
 }
 
+// Leaves `kept` open, as standard input. A pipe would seem to have a reader, or a writer, for as long
+// as a copy of its end is open.
+void CloseAllBut(int kept) {
+  if (dup2(kept, STDIN_FILENO) < 0) _exit(126);
+  if (syscall(SYS_close_range, STDIN_FILENO + 1, ~0U, 0) == 0) return;
+  const long count = sysconf(_SC_OPEN_MAX);  // an old kernel
+  for (long fd = STDIN_FILENO + 1; fd < count; ++fd) close(static_cast<int>(fd));
+}
+
+// The guard of process group `group`: waits until the other end of `parent_alive` is closed, which
+// the kernel does however the parent ends. Only async-signal-safe calls are allowed.
+[[noreturn]] void Guard(pid_t group, int parent_alive) {
+  setsid();  // no terminal's signal, nor one to the parent's group, is for it
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) std::signal(signal, SIG_IGN);
+  prctl(PR_SET_NAME, "child-guard");
+  CloseAllBut(parent_alive);
+  char none = 0;
+  while (read(STDIN_FILENO, &none, 1) < 0 && errno == EINTR) {
+  }
+  kill(-group, SIGKILL);
+  _exit(0);
+}
+
+// Returns the guard's process, or -1 where the system has none to spare: the kernel's own
+// arrangement stays.
+pid_t StartGuard(pid_t group, int parent_alive) {
+  const pid_t guard = fork();
+  if (guard == 0) Guard(group, parent_alive);
+  return guard;
+}
+
 }  // namespace
+
+std::vector<char*> ChildEnvironment(const std::vector<std::string>& more) {
+  std::vector<char*> all;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const absl::string_view text = *variable;
+    const absl::string_view name = text.substr(0, text.find('='));
+    const bool replaced = std::any_of(more.begin(), more.end(), [name](absl::string_view own) {
+      return own.substr(0, own.find('=')) == name;
+    });
+    if (!replaced && !IsLauncherVariable(name)) all.push_back(*variable);
+  }
+  for (const std::string& text : more) all.push_back(const_cast<char*>(text.c_str()));
+  all.push_back(nullptr);
+  return all;
+}
 
 std::string ExitStatus::ToString() const {
   if (signal == 0) return absl::StrCat("exit code ", code);
@@ -99,22 +133,27 @@ absl::StatusOr<std::unique_ptr<Subprocess>> Subprocess::Start(const std::vector<
   std::vector<char*> raw;
   for (const std::string& argument : argv) raw.push_back(const_cast<char*>(argument.c_str()));
   raw.push_back(nullptr);
-  const std::vector<char*> environment = EnvironmentWith(options.environment);
+  const std::vector<char*> environment = ChildEnvironment(options.environment);
   PipeEnds out;
   PipeEnds err;
   PipeEnds failure;  // closed by a successful exec, else it carries the errno
-  if (out.read < 0 || err.read < 0 || failure.read < 0) return absl::ErrnoToStatus(errno, "pipe");
+  PipeEnds alive;    // its write end is closed when this process ends
+  if (out.read < 0 || err.read < 0 || failure.read < 0 || alive.read < 0) {
+    return absl::ErrnoToStatus(errno, "pipe");
+  }
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot start ", argv[0]));
   if (pid == 0) {
     ExecChild(raw.data(), environment.data(), parent, out.write, err.write, failure.write, options);
   }
+  const pid_t guard = StartGuard(pid, alive.read);
   out.CloseWrite();
   err.CloseWrite();
   failure.CloseWrite();
-  std::unique_ptr<Subprocess> process(
-      new Subprocess(pid, out.ReleaseRead(), err.ReleaseRead(), std::move(on_line)));
+  std::unique_ptr<Subprocess> process(new Subprocess(pid, {guard, alive.ReleaseWrite()},
+                                                     out.ReleaseRead(), err.ReleaseRead(),
+                                                     std::move(on_line)));
   int error = 0;
   if (read(failure.read, &error, sizeof(error)) == sizeof(error)) {
     return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", argv[0]));
@@ -122,8 +161,8 @@ absl::StatusOr<std::unique_ptr<Subprocess>> Subprocess::Start(const std::vector<
   return process;
 }
 
-Subprocess::Subprocess(pid_t pid, int out, int err, LineCallback on_line)
-    : pid_(pid), on_line_(std::move(on_line)) {
+Subprocess::Subprocess(pid_t pid, GuardProcess guard, int out, int err, LineCallback on_line)
+    : pid_(pid), guard_(guard), on_line_(std::move(on_line)) {
   pipes_[0].fd = out;
   pipes_[1].fd = err;
   SetNonBlocking(out);
@@ -134,6 +173,7 @@ Subprocess::~Subprocess() {
   if (!exit_status_.has_value()) {
     Kill(SIGKILL);
     waitpid(pid_, nullptr, 0);
+    DismissGuard();
   }
   for (Pipe& pipe : pipes_) {
     if (pipe.fd >= 0) close(pipe.fd);
@@ -147,10 +187,20 @@ void Subprocess::Poll() {
   Drain(&pipes_[0], false, ended);
   Drain(&pipes_[1], true, ended);
   if (!ended) return;
+  DismissGuard();
   Flush(&pipes_[0], false);
   Flush(&pipes_[1], true);
   exit_status_ =
       WIFSIGNALED(status) ? ExitStatus{0, WTERMSIG(status)} : ExitStatus{WEXITSTATUS(status), 0};
+}
+
+// Once the child was reaped its number may become another process's.
+void Subprocess::DismissGuard() {
+  if (guard_.pid > 0) {
+    kill(guard_.pid, SIGKILL);
+    waitpid(guard_.pid, nullptr, 0);
+  }
+  close(guard_.alive);
 }
 
 void Subprocess::Kill(int signal) {

@@ -34,13 +34,21 @@ struct ExitStatus {
 struct SubprocessOptions {
   Namespaces inside;      // which the child enters; they must stay open until Start() has returned
   std::vector<int> keep;  // descriptors that the program has too, under the same numbers
-  std::vector<std::string> environment;  // NAME=value each, beside our own variables and over them
+  std::vector<std::string> environment;  // as ChildEnvironment() takes it
 };
 
+// The environment of a child, null at its end: this process's own variables without those that a
+// launcher has set for this process (group/launch_environment.h), which would be wrong for a child,
+// and `more`, NAME=value each, over them. Points into `more` and the environment.
+std::vector<char*> ChildEnvironment(const std::vector<std::string>& more);
+
 // A child in its own process group, so that a terminal's Ctrl-C reaches only this process, which
-// decides what to do about it. The kernel kills the child when the thread that started it ends, so
-// it cannot be left behind even by SIGKILL. Not thread-safe. Nothing but the destructor blocks:
-// call Poll() until the process has ended.
+// decides what to do about it. Not thread-safe. Nothing but the destructor blocks: call Poll()
+// until the process has ended.
+//
+// It cannot be left behind even by SIGKILL: the kernel kills the child when the thread that started
+// it ends, and a second process, the guard, kills what the child has started in its process group
+// when this process ends, so a worker that runs below a shell script ends too.
 class Subprocess {
  public:
   // Gets each line of stdout and stderr without its newline, from inside Poll(). Lines longer than
@@ -82,11 +90,18 @@ class Subprocess {
     std::string partial;  // an unfinished line
   };
 
-  Subprocess(pid_t pid, int out, int err, LineCallback on_line);
+  struct GuardProcess {
+    pid_t pid = -1;  // -1: the system had no process to spare
+    int alive = -1;  // the end of a pipe: open for as long as this process lives
+  };
+
+  Subprocess(pid_t pid, GuardProcess guard, int out, int err, LineCallback on_line);
+  void DismissGuard();
   void Drain(Pipe* pipe, bool is_stderr, bool ended);
   void Flush(Pipe* pipe, bool is_stderr);
 
   const pid_t pid_;
+  const GuardProcess guard_;
   const LineCallback on_line_;
   Pipe pipes_[2];
   absl::optional<ExitStatus> exit_status_;

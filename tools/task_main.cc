@@ -23,6 +23,7 @@
 #include "absl/time/time.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
+#include "base/last_words.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "base/version.h"
@@ -52,13 +53,16 @@ constexpr char kUsage[] =
 
 absl::StatusOr<std::string> Program(const char* argv0, const std::string& flag,
                                     const std::string& runfile) {
-  if (!flag.empty()) return flag;
+  if (!flag.empty()) return UserPath(flag);
   return FindRunfile(argv0, runfile);
 }
 
 // The command line of what this process is to become.
 absl::StatusOr<std::vector<std::string>> Command(const char* argv0, const ParsedFlags& parsed) {
   GS_ASSIGN_OR_RETURN(const WorkerFlags flags, ReadWorkerFlags(parsed.positional));
+  if (absl::GetFlag(FLAGS_worker_binary).empty()) {
+    GS_RETURN_IF_ERROR(CheckNoneIsOwn(flags.words, parsed.flags));
+  }
   const int servers = absl::GetFlag(FLAGS_servers);
   if (servers < 0) return FlagError("servers", "at least 0", absl::StrCat(servers));
   GS_ASSIGN_OR_RETURN(const LaunchEnvironment environment,
@@ -116,9 +120,11 @@ int Become(const char* argv0, const ParsedFlags& parsed) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
+  gradsync::SayWhyItEnds();
   gradsync::FlagOptions options;
   options.usage = gradsync::kUsage;
   options.aliases = {{"server", "servers"}};
+  options.passed_on = gradsync::FlagsBehindDashes();
   options.version = gradsync::VersionText("task");
   return gradsync::Become(argv[0], gradsync::ParseFlagsWithOriginsOrExit(argc, argv, options));
 }

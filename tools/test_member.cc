@@ -2,8 +2,8 @@
 // victim, behaves as --victim_does says once the others are up; the others as --others_do says.
 //
 // Behaviours: exit:N, late:N (exits half a second later), fail:N (says on stderr that it lost
-// somebody, then exits), report:N (the same as JSON), signal:N (raises it), drain:N (hangs; on
-// SIGTERM says that it has no checkpoint, unless N is 143, and exits), hang, headless (hangs without
+// somebody, then exits), report:N (the same as JSON), signal:N (raises it), drain:N (hangs; on a
+// signal says that it has no checkpoint, unless N is 128 and more, and exits), hang, headless (hangs without
 // its first thread), stubborn (hangs and ignores SIGTERM), lines:N (prints N lines, the odd ones on
 // stderr, then exits), silent (never writes --port_file), tell:NAME (prints that variable of its
 // environment, then exits).
@@ -52,13 +52,13 @@ namespace {
 [[noreturn]] void Drain(int code) {
   sigset_t told;
   sigemptyset(&told);
-  sigaddset(&told, SIGTERM);
+  for (int signal : {SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) sigaddset(&told, signal);
   sigprocmask(SIG_BLOCK, &told, nullptr);
   std::printf("up\n");
   std::fflush(stdout);
   int signal = 0;
   sigwait(&told, &signal);
-  if (code != 143) std::fprintf(stderr, "worker: PERMISSION_DENIED: no checkpoint in /\n");
+  if (code < 128) std::fprintf(stderr, "worker: PERMISSION_DENIED: no checkpoint in /\n");
   std::exit(code);
 }
 

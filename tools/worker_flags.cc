@@ -1,17 +1,20 @@
 #include "tools/worker_flags.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "base/flags.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "base/yaml_flags.h"
 #include "plan/job_spec.h"
+#include "worker/flag_topics.h"
 
 namespace gradsync {
 namespace {
@@ -89,14 +92,43 @@ std::vector<std::string> WorkerFlags::SecurityOfServers() const {
   }
   // A flag without a value, which LastValue() does not know; a wrong one is refused by the workers.
   const auto insecure = file.find("insecure");
-  bool given = insecure != file.end() && insecure->second == "true";
+  bool given = insecure != file.end() && ParseTruth(insecure->second).value_or(false);
   for (const std::string& word : words) {
-    const absl::string_view name = WithoutDashes(word);
-    if (name == "insecure" || name == "insecure=true") given = true;
-    if (name == "noinsecure" || name == "insecure=false") given = false;
+    absl::string_view name = WithoutDashes(word);
+    if (name == "insecure") given = true;
+    if (name == "noinsecure") given = false;
+    if (absl::ConsumePrefix(&name, "insecure=")) given = ParseTruth(name).value_or(given);
   }
   if (given) flags.push_back("--insecure");
   return flags;
+}
+
+std::vector<std::string> FlagsBehindDashes() {
+  std::vector<std::string> flags;
+  const std::vector<FlagTopic> topics = WorkerTopics();
+  // The first says who a worker is, which is the launcher's affair.
+  for (size_t i = 1; i < topics.size(); ++i) {
+    flags.insert(flags.end(), topics[i].flags.begin(), topics[i].flags.end());
+  }
+  return flags;
+}
+
+absl::Status CheckNoneIsOwn(const std::vector<std::string>& words,
+                            const std::vector<FlagRecord>& own) {
+  std::set<std::string> names;
+  for (const FlagRecord& flag : own) names.insert(flag.name);
+  for (const FlagTopic& topic : WorkerTopics()) {
+    for (const std::string& flag : topic.flags) names.erase(flag);
+  }
+  for (const std::string& word : words) {
+    if (!absl::StartsWith(word, "-")) continue;
+    std::string name(WithoutDashes(word).substr(0, WithoutDashes(word).find('=')));
+    name = absl::StrReplaceAll(name, {{"-", "_"}});
+    if (names.count(name) == 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--", name, ": expected before --, as it is no flag of the workers, found behind it"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<WorkerFlags> ReadWorkerFlags(std::vector<std::string> words) {

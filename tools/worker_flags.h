@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/flags.h"
 
 namespace gradsync {
 
@@ -42,6 +44,15 @@ struct WorkerFlags {
   // What the words say of this flag, else the file; empty: neither does.
   std::string TextOf(const std::string& flag) const;
 };
+
+// The flags that a user may give to workers behind `--`: all but those that say who a worker is, for
+// FlagOptions::passed_on.
+std::vector<std::string> FlagsBehindDashes();
+
+// For //worker itself, whose flags are known. Errors: INVALID_ARGUMENT for one of the program's `own`
+// flags, as they were parsed, that stands behind `--` and that workers do not have.
+absl::Status CheckNoneIsOwn(const std::vector<std::string>& words,
+                            const std::vector<FlagRecord>& own);
 
 // Reads the file that --config in `words` names, if it does. Errors: INVALID_ARGUMENT for a first
 // word that is no flag; those of ReadYamlFlags().

@@ -59,6 +59,14 @@ absl::StatusOr<std::unique_ptr<TensorboardFile>> TensorboardFile::Create(
 
 TensorboardFile::~TensorboardFile() { std::fclose(file_); }
 
+absl::Status TensorboardFile::Begin(int64_t step) {
+  tensorboard::Event event;
+  event.set_wall_time(Now());
+  event.set_step(step);
+  event.mutable_session_log()->set_status(tensorboard::SessionLog::START);
+  return Write(event.SerializeAsString());
+}
+
 absl::Status TensorboardFile::Add(int64_t step,
                                   const std::vector<std::pair<std::string, double>>& scalars) {
   tensorboard::Event event;

@@ -28,6 +28,10 @@ class TensorboardFile {
   TensorboardFile(const TensorboardFile&) = delete;
   TensorboardFile& operator=(const TensorboardFile&) = delete;
 
+  // The steps from `step` on follow. Those that an earlier file of the folder has from there on, of a job
+  // that was lost after its last checkpoint, are not shown any more. Errors: as Add().
+  absl::Status Begin(int64_t step);
+
   // Errors: DATA_LOSS naming the file when it was not written.
   absl::Status Add(int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
 

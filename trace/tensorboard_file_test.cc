@@ -53,9 +53,12 @@ TEST(TensorboardFileTest, EachCallIsARecordWithItsChecksums) {
   ASSERT_TRUE(file.ok()) << file.status();
   ASSERT_TRUE((*file)->Add(1, {{"loss", 2.5}, {"lr", 0}}).ok());
   ASSERT_TRUE((*file)->Add(2, {}).ok());
+  ASSERT_TRUE((*file)->Begin(2).ok());
   // While the file is open: a job is watched.
   const std::vector<tensorboard::Event> events = Read((*file)->path());
-  ASSERT_EQ(events.size(), 3);
+  ASSERT_EQ(events.size(), 4);
+  EXPECT_EQ(events[3].step(), 2);
+  EXPECT_EQ(events[3].session_log().status(), tensorboard::SessionLog::START);
   EXPECT_EQ(events[0].file_version(), "brain.Event:2");
   EXPECT_EQ(events[1].step(), 1);
   ASSERT_EQ(events[1].summary().value_size(), 2);

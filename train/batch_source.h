@@ -4,10 +4,13 @@
 #define GRADSYNC_TRAIN_BATCH_SOURCE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "data/data_loader.h"
 #include "data/loader_threads.h"
 #include "train/batch_upload.h"
@@ -19,8 +22,10 @@ namespace gradsync {
 // Not thread-safe. Errors are those of DataLoader and of BatchUpload.
 class BatchSource {
  public:
-  // One of `world_size` ranks. Both references must outlive this object.
-  BatchSource(const TrainerOptions& options, int world_size, const JobInputs& inputs);
+  // One of `world_size` ranks. Both references must outlive this object. `while_waiting`: as
+  // DataLoaderOptions has it.
+  BatchSource(const TrainerOptions& options, int world_size, const JobInputs& inputs,
+              std::function<absl::Status(absl::string_view, absl::Duration)> while_waiting);
 
   // Goes on with the batches from that position of that epoch on. Before all else.
   absl::Status Open(int64_t epoch, int64_t position);
@@ -29,12 +34,16 @@ class BatchSource {
   absl::StatusOr<Batch> Next() { return upload_->Next(); }
   absl::Status Prefetch() { return upload_->Prefetch(); }
 
-  int loader_threads() const { return loader_->threads(); }  // that prepare batches by now
+  // That prepare batches by now; 0 before Open().
+  int loader_threads() const { return loader_ == nullptr ? 0 : loader_->threads(); }
+
+  const LoaderThreads& threads() const { return threads_; }
 
  private:
   const TrainerOptions& options_;
   const JobInputs& inputs_;
   const LoaderThreads threads_;
+  const std::function<absl::Status(absl::string_view, absl::Duration)> while_waiting_;
   std::unique_ptr<DataLoader> loader_;
   std::unique_ptr<BatchUpload> upload_;  // reads the loader's memory
 };

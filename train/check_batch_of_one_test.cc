@@ -31,7 +31,7 @@ TrainerOptions Options() {
 }
 
 std::shared_ptr<Model> NewModel(const TrainerOptions& options, const JobInputs& inputs) {
-  return CreateModel(FitModel(options.model, {inputs.train, inputs.train_tokens})).value();
+  return CreateModel(FitModel(options.model, {inputs.train, inputs.train_tokens}).value()).value();
 }
 
 absl::Status Check(const TrainerOptions& options) {

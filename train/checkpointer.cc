@@ -15,10 +15,15 @@
 #include "base/flag_error.h"
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
+#include "base/write_file.h"
 #include "checkpoint/host_tensor.h"
 #include "checkpoint/read_weights.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/torch_file.h"
+#include "data/data_identity.h"
+#include "ddp/flat_parameters.h"
+#include "ddp/module_state.h"
 #include "plan/codec.h"
 #include "sync/rank_state.h"
 #include "train/state_dict.h"
@@ -26,14 +31,15 @@
 namespace gradsync {
 namespace {
 
+constexpr char kModel[] = "model";
+constexpr char kAverage[] = "model_ema";
 constexpr char kWeights[] = "model.safetensors";
-constexpr char kTorchWeights[] = "model.pt";
 constexpr char kState[] = "state.safetensors";
 
 // Ranks wait while rank 0 writes, to a disk that may be slow or far away.
 constexpr absl::Duration kWriteTimeout = absl::Hours(1);
 
-// The store holds a message whole, for each rank.
+// Tensors that travel together: many small ones cost one round trip, and little memory.
 constexpr size_t kPieceBytes = size_t{16} << 20;
 
 std::string ResidualsOf(int rank) { return absl::StrFormat("residuals_%04d.safetensors", rank); }
@@ -45,30 +51,13 @@ std::string Absolute(const std::string& path) {
   return error ? path : absolute.string();
 }
 
-// Rank 0's bytes, however many.
-absl::StatusOr<std::string> BroadcastLarge(SideChannel& side_channel, const std::string& bytes,
-                                           Deadline deadline) {
-  GS_ASSIGN_OR_RETURN(const std::string size_text,
-                      side_channel.Broadcast(absl::StrCat(bytes.size()), deadline));
-  size_t size = 0;
-  if (!absl::SimpleAtoi(size_text, &size)) {
-    return absl::DataLossError(absl::StrCat("rank 0: expected a size, found ", size_text));
-  }
-  if (side_channel.world_size() == 1) return bytes;
-  std::string all;
-  all.reserve(size);
-  while (all.size() < size) {
-    const absl::string_view rest = absl::string_view(bytes).substr(
-        side_channel.rank() == 0 ? all.size() : bytes.size(), kPieceBytes);
-    GS_ASSIGN_OR_RETURN(const std::string piece, side_channel.Broadcast(rest, deadline));
-    if (piece.empty()) {
-      return absl::DataLossError(
-          absl::StrCat(side_channel.Name(0), ": a broadcast that is cut off"));
-    }
-    all += piece;
-  }
-  return all;
+absl::Status CannotWrite(const std::string& folder, const absl::Status& status) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--checkpoint: expected a folder that this job alone can write to, found ",
+                   folder, ": ", status.message()));
 }
+
+std::string Megabytes(double bytes) { return absl::StrFormat("%.1f MB", 1e-6 * bytes); }
 
 // Collective: OK on all ranks, or an error on all; each rank's own, or that of the first that has
 // one.
@@ -126,8 +115,27 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const Checkpo
                                                                    int64_t samples, int64_t steps) {
   std::unique_ptr<Checkpointer> checkpointer(
       new Checkpointer(options, rank, world_size, samples, steps));
-  if (rank == 0) GS_RETURN_IF_ERROR(checkpointer->FindStart());
+  if (rank != 0) return checkpointer;
+  GS_RETURN_IF_ERROR(checkpointer->TakeFolder());
+  GS_RETURN_IF_ERROR(checkpointer->FindStart());
+  if (options.folder.empty()) return checkpointer;
+  const absl::Status probed = checkpointer->folder_.Probe();
+  if (!probed.ok()) return CannotWrite(options.folder, probed);
   return checkpointer;
+}
+
+// Two jobs would remove what the other one writes.
+absl::Status Checkpointer::TakeFolder() {
+  if (options_.folder.empty()) return absl::OkStatus();
+  absl::StatusOr<FolderLock> lock = FolderLock::Take(Absolute(options_.folder), ThisHolder());
+  if (absl::IsUnavailable(lock.status())) {
+    Say(absl::StrCat(lock.status().message(),
+                     "; a second job that writes there would not be noticed"));
+    return absl::OkStatus();
+  }
+  if (!lock.ok()) return CannotWrite(options_.folder, lock.status());
+  lock_ = *std::move(lock);
+  return absl::OkStatus();
 }
 
 void Checkpointer::Say(absl::string_view line) const {
@@ -147,6 +155,7 @@ absl::Status Checkpointer::FindNewest(const std::string& folder, absl::string_vi
   if (!absl::IsNotFound(found.status())) return found.status();
   // A job that was to go on must not begin anew only because nothing of it can be read.
   if (options_.resume == CheckpointOptions::Resume::kAuto && damaged.empty()) {
+    if (options_.weights_only) return FlagError(flag, "a folder with a whole checkpoint", folder);
     Say(absl::StrCat("no checkpoint in ", folder, ": a new job"));
     return absl::OkStatus();
   }
@@ -158,7 +167,7 @@ absl::Status Checkpointer::FindStart() {
     return FindNewest(Absolute(options_.folder), "checkpoint");
   }
   if (options_.resume == CheckpointOptions::Resume::kPath) {
-    const std::string path = Absolute(options_.resume_path);
+    const std::string path = FollowLink(*files_, Absolute(options_.resume_path));
     absl::StatusOr<Checkpoint> given = Checkpoint::Open(*files_, path);
     if (given.ok()) {
       GS_RETURN_IF_ERROR(given->Check(*files_));
@@ -175,7 +184,7 @@ absl::Status Checkpointer::FindStart() {
 // Checkpoints of another job, or of what this one did after the one that it resumes from, would be
 // taken for this job's.
 absl::Status Checkpointer::CheckFolder() const {
-  if (options_.folder.empty()) return absl::OkStatus();
+  if (options_.folder.empty() || options_.weights_only) return absl::OkStatus();
   GS_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, CheckpointSteps(*files_, options_.folder));
   if (steps.empty() || (start_.has_value() && steps.back() <= start_->step())) {
     return absl::OkStatus();
@@ -191,15 +200,23 @@ absl::Status Checkpointer::CheckState(const JobState& state) const {
   const auto as_in = [&](absl::string_view value) {
     return absl::StrCat(value, " as in ", start_->path());
   };
+  // Each rank's samples and generators are its own.
   if (state.world_size != world_size_) {
-    return FlagError("world_size", as_in(absl::StrCat(state.world_size)),
-                     absl::StrCat(world_size_));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--world_size: expected ", as_in(absl::StrCat(state.world_size)), ", found ",
+                     world_size_, "; start as many workers (launch --workers=", state.world_size,
+                     "), or a new job from its weights (--init_from=", start_->path(), "/",
+                     kTorchWeights, " and another --checkpoint)"));
   }
   for (const auto& [flag, value] : options_.job) {
     const auto before = state.flags.find(flag);
-    if (before == state.flags.end() || before->second == value) continue;
+    // Bytes that are no UTF-8 are escaped in the file.
+    if (before == state.flags.end() || EscapedAsUtf8(before->second) == EscapedAsUtf8(value)) {
+      continue;
+    }
     return FlagError(flag, as_in(absl::StrCat("\"", before->second, "\"")), value);
   }
+  GS_RETURN_IF_ERROR(CheckData(state));
   // The order of samples is a function of how many there are.
   if (state.samples > 0 && state.samples != samples_) {
     return FlagError("data", as_in(absl::StrCat(state.samples, " samples")),
@@ -211,30 +228,127 @@ absl::Status Checkpointer::CheckState(const JobState& state) const {
   return absl::OkStatus();
 }
 
+// Where the data lie, and how their path is spelled, may have changed; what they are may not.
+absl::Status Checkpointer::CheckData(const JobState& state) const {
+  const auto other = [&](absl::string_view before, absl::string_view now) {
+    return FlagError("data", absl::StrCat(before, " as in ", start_->path()), now);
+  };
+  const auto spelled = state.flags.find("data");
+  if (state.data.empty() && spelled != state.flags.end() &&
+      KindOfData(spelled->second) != options_.data_kind) {
+    return other(KindOfData(spelled->second), options_.data_kind);
+  }
+  for (const auto& [split, now] : options_.data) {
+    const auto found = state.data.find(split);
+    if (found == state.data.end()) continue;  // a split that was not used before
+    const DataIdentity& before = found->second;
+    if (before.what != now.what) return other(before.what, now.what);
+    const size_t different = DifferentParts(before, now);
+    const size_t parts = now.contents.size() / DataIdentity::kTagBytes;
+    if (different == 0) continue;
+    // A few files may have been mended or fetched again meanwhile.
+    if (2 * different > parts) return other(before.ToString(), now.ToString());
+    Say(absl::StrCat("--data: of ", parts, " files of the ", split,
+                     " split that were looked into, ", different, " are not as in ",
+                     start_->path()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Checkpointer::LoadWeights(torch::nn::Module& module) {
   if (rank_ != 0) return absl::OkStatus();
   if (!start_.has_value()) {
     if (options_.init_from.empty()) return absl::OkStatus();
-    const auto named = [&](const absl::Status& status) {
-      return absl::Status(status.code(), absl::StrCat("--init_from: ", status.message()));
-    };
-    const absl::StatusOr<std::vector<HostTensor>> weights = ReadWeights(options_.init_from);
-    if (!weights.ok()) return named(weights.status());
-    const absl::Status loaded = LoadStateDict(*weights, module);
-    if (!loaded.ok()) {
-      return named(
-          absl::Status(loaded.code(), absl::StrCat(options_.init_from, ": ", loaded.message())));
-    }
-    Say(absl::StrCat("weights from ", options_.init_from));
+    GS_ASSIGN_OR_RETURN(
+        const WeightsFound found,
+        ReadWeights(options_.init_from, {ShapesOf(module), options_.init_key, options_.init_skip}));
+    GS_RETURN_IF_ERROR(LoadStateDict(found.tensors, module, found.left));
+    Say(absl::StrCat("weights from ", options_.init_from, found.account.empty() ? "" : ": ",
+                     found.account));
     return absl::OkStatus();
   }
   GS_ASSIGN_OR_RETURN(start_state_, start_->Read(*files_, kState));
   GS_ASSIGN_OR_RETURN(const JobState state, DecodeJobState(start_state_, module));
-  GS_RETURN_IF_ERROR(CheckState(state));
-  start_chunk_bytes_ = state.chunk_bytes;
+  if (!options_.weights_only) {
+    GS_RETURN_IF_ERROR(CheckState(state));
+    start_chunk_bytes_ = state.chunk_bytes;
+  }
   GS_ASSIGN_OR_RETURN(const std::string file, start_->Read(*files_, kWeights));
   GS_ASSIGN_OR_RETURN(const Safetensors weights, DecodeSafetensors(file));
-  return LoadStateDict(weights.tensors, module);
+  const absl::Status loaded = LoadStateDict(weights.tensors, module);
+  const auto classes = options_.job.find("classes");
+  if (loaded.ok() || !state.data.empty() || classes == options_.job.end() ||
+      classes->second != "0") {
+    return loaded;
+  }
+  return absl::Status(loaded.code(),
+                      absl::StrCat(loaded.message(),
+                                   "; if the data has fewer than 10 classes, --classes=10 makes the"
+                                   " model that the version had which wrote ",
+                                   start_->path()));
+}
+
+absl::Status Checkpointer::ShareWeights(const torch::nn::Module& module, SideChannel& ranks,
+                                        absl::Duration timeout) const {
+  const bool drawn =
+      options_.init_from.empty() && options_.resume == CheckpointOptions::Resume::kNone;
+  if (drawn || ranks.world_size() == 1) return absl::OkStatus();
+  std::vector<NamedParameter> tensors = TrainableParametersOf(module);
+  for (NamedParameter& tensor : FrozenParametersOf(module)) tensors.push_back(std::move(tensor));
+  for (NamedParameter& tensor : BuffersOf(module)) tensors.push_back(std::move(tensor));
+  // Many small tensors at a time, so that a model costs few round trips and little memory.
+  for (size_t next = 0; next < tensors.size();) {
+    std::vector<NamedParameter> piece;
+    size_t bytes = 0;
+    do {
+      bytes += tensors[next].tensor.nbytes();
+      piece.push_back(std::move(tensors[next++]));
+    } while (next < tensors.size() && bytes + tensors[next].tensor.nbytes() <= kPieceBytes);
+    GS_ASSIGN_OR_RETURN(
+        const std::string packed,
+        ranks.Broadcast(rank_ == 0 ? PackTensors(piece) : std::string(), Deadline::In(timeout)));
+    if (rank_ != 0) GS_RETURN_IF_ERROR(UnpackTensors(packed, piece));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpointer::CheckRoom(const torch::nn::Module& module, int slots) const {
+  if (rank_ != 0 || options_.folder.empty()) return absl::OkStatus();
+  double weights = 0;
+  double elements = 0;
+  for (const at::Tensor& buffer : module.buffers()) weights += static_cast<double>(buffer.nbytes());
+  for (const at::Tensor& parameter : module.parameters()) {
+    weights += static_cast<double>(parameter.nbytes());
+    elements += static_cast<double>(parameter.numel());
+  }
+  const double state = elements * sizeof(float) * slots;
+  const double one = 2 * weights + state;
+  GS_ASSIGN_OR_RETURN(const FileSystem::Room room, files_->RoomIn(Absolute(options_.folder)));
+  if (room.largest_file < std::max(weights, state)) {
+    return CannotWrite(options_.folder, absl::ResourceExhaustedError(absl::StrCat(
+                                            "a file of ", Megabytes(std::max(weights, state)),
+                                            " is needed, this process may write up to ",
+                                            Megabytes(room.largest_file), " (ulimit -f)")));
+  }
+  if (room.free < one) {
+    return CannotWrite(options_.folder, absl::ResourceExhaustedError(
+                                            absl::StrCat("a checkpoint takes ", Megabytes(one),
+                                                         ", ", Megabytes(room.free), " are free")));
+  }
+  // Those that stay, and a new one before the oldest goes.
+  GS_ASSIGN_OR_RETURN(const std::vector<int64_t> there,
+                      CheckpointSteps(*files_, Absolute(options_.folder)));
+  const int64_t most = options_.every_steps > 0    ? steps_ / options_.every_steps + 1
+                       : options_.every_epochs > 0 ? steps_
+                                                   : 1;
+  const int64_t kept = std::min<int64_t>(most, options_.keep + 1 + options_.best);
+  const double more = one * static_cast<double>(kept - static_cast<int64_t>(there.size()));
+  if (room.free < more) {
+    Say(absl::StrCat(options_.folder, ": ", Megabytes(room.free), " are free, ", kept,
+                     " checkpoints of ", Megabytes(one),
+                     " may be there at a time; --checkpoint_keep says how many"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<absl::optional<int64_t>> Checkpointer::EarlierChunkBytes(SideChannel& side_channel,
@@ -253,11 +367,19 @@ absl::StatusOr<absl::optional<int64_t>> Checkpointer::EarlierChunkBytes(SideChan
 absl::StatusOr<JobState> Checkpointer::Resume(const torch::nn::Module& module, c10::Device device,
                                               DistributedDataParallel& ddp, GradientSync& sync,
                                               SideChannel& side_channel, Deadline deadline) {
+  if (ddp.plan().codec().sparse() && !options_.folder.empty()) {
+    GS_RETURN_IF_ERROR(CheckFolderOfAll(side_channel, deadline));
+  }
   if (options_.resume == CheckpointOptions::Resume::kNone) return JobState();
-  GS_ASSIGN_OR_RETURN(const std::string file, BroadcastLarge(side_channel, start_state_, deadline));
+  GS_ASSIGN_OR_RETURN(const std::string file, side_channel.Broadcast(start_state_, deadline));
   start_state_.clear();
   if (file.empty()) return JobState();
   GS_ASSIGN_OR_RETURN(JobState state, DecodeJobState(file, module));
+  if (options_.weights_only) {
+    if (rank_ == 0) Say(absl::StrCat("weights from ", start_->path(), ", of step ", state.step));
+    state.optimizer = OptimizerState();
+    return state;
+  }
   GS_RETURN_IF_ERROR(ddp.ImportState(state.optimizer, deadline, state.skipped_steps));
   if (state.residuals) {
     GS_ASSIGN_OR_RETURN(const std::string path,
@@ -277,6 +399,25 @@ absl::StatusOr<JobState> Checkpointer::Resume(const torch::nn::Module& module, c
   }
   state.optimizer = OptimizerState();  // it may be large
   return state;
+}
+
+// The lock's file is what rank 0 has written there.
+absl::Status Checkpointer::CheckFolderOfAll(SideChannel& side_channel, Deadline deadline) {
+  GS_ASSIGN_OR_RETURN(const std::string path,
+                      side_channel.Broadcast(Absolute(options_.folder), deadline));
+  const std::string lock = absl::StrCat(path, "/", FolderLock::kFile);
+  const absl::StatusOr<std::string> own = files_->Read(lock);
+  GS_ASSIGN_OR_RETURN(const std::string of_rank0,
+                      side_channel.Broadcast(own.value_or(""), deadline));
+  std::string why = own.ok() ? "another folder" : std::string(own.status().message());
+  if (own.ok() && *own == of_rank0) why = WhyNotWritable(absl::StrCat(path, "/.probe"));
+  const absl::Status status =
+      why.empty() ? absl::OkStatus()
+                  : absl::InvalidArgumentError(absl::StrCat(
+                        "--checkpoint: expected rank 0's folder, to which all workers write with"
+                        " --compression=topk, found ",
+                        path, ": ", why));
+  return AllOrNone(status, side_channel);
 }
 
 absl::Status Checkpointer::ImportResiduals(const std::string& path, GradientSync& sync) {
@@ -302,9 +443,10 @@ bool Checkpointer::Due(const JobPosition& at) const {
 }
 
 absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
-                                absl::optional<double> accuracy, const torch::nn::Module& module,
-                                c10::Device device, DistributedDataParallel& ddp,
-                                GradientSync& sync, SideChannel& side_channel) {
+                                const absl::optional<Evaluations>& tested,
+                                const torch::nn::Module& module, c10::Device device,
+                                DistributedDataParallel& ddp, GradientSync& sync,
+                                SideChannel& side_channel) {
   const MonotonicTime begin = MonotonicTime::Now();
   const Deadline deadline = Deadline::In(kWriteTimeout);
   GS_RETURN_IF_ERROR(ddp.Settle(deadline));
@@ -318,11 +460,13 @@ absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
   state.samples = samples_;
   state.chunk_bytes = ddp.plan().chunk_bytes();
   state.flags = options_.job;
+  state.data = options_.data;
   state.residuals = ddp.plan().codec().sparse();
-  const bool is_best = accuracy.has_value() && (best_step_ == 0 || *accuracy > best_accuracy_);
+  const bool is_best =
+      tested.has_value() && (best_step_ == 0 || tested->judged().accuracy > best_accuracy_);
   if (is_best) {
     best_step_ = at.step;
-    best_accuracy_ = *accuracy;
+    best_accuracy_ = tested->judged().accuracy;
   }
   state.best_step = best_step_;
   state.best_accuracy = best_accuracy_;
@@ -335,14 +479,18 @@ absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
   GS_ASSIGN_OR_RETURN(std::vector<HostTensor> weights, GatherWeights(module, ddp, deadline));
   if (rank_ == 0) {
     if (written.ok()) written = Write(state, std::move(weights), module);
-    if (written.ok() && is_best) written = folder_.SetBest(at.step);
+    if (written.ok() && is_best) folder_.SetBest(at.step);
   }
   GS_RETURN_IF_ERROR(AllOrNone(written, side_channel));
   if (rank_ != 0) return absl::OkStatus();
   std::string line = absl::StrFormat("checkpoint of step %d in %.2f s", at.step,
                                      absl::ToDoubleSeconds(MonotonicTime::Now() - begin));
-  if (accuracy.has_value()) {
-    absl::StrAppendFormat(&line, ", accuracy %.2f %%%s", 100 * *accuracy, is_best ? ", best" : "");
+  if (tested.has_value()) {
+    absl::StrAppendFormat(&line, ", accuracy %.2f %%", 100 * tested->judged().accuracy);
+    if (tested->average.has_value()) {
+      absl::StrAppendFormat(&line, " (model_ema; model %.2f %%)", 100 * tested->weights.accuracy);
+    }
+    if (is_best) absl::StrAppend(&line, ", best");
   }
   Say(line);
   return absl::OkStatus();
@@ -369,19 +517,28 @@ absl::StatusOr<std::vector<HostTensor>> Checkpointer::GatherWeights(const torch:
   return tensors;
 }
 
-absl::Status Checkpointer::Write(const JobState& state, std::vector<HostTensor> tensors,
-                                 const torch::nn::Module& module) {
-  Safetensors weights;
-  weights.tensors = std::move(tensors);
+// In both formats.
+absl::Status Checkpointer::WriteTensors(absl::string_view name, Safetensors weights) {
   {
     GS_ASSIGN_OR_RETURN(const std::string file, EncodeTorchFile(weights.tensors));
-    GS_RETURN_IF_ERROR(folder_.Add(kTorchWeights, file));
+    GS_RETURN_IF_ERROR(folder_.Add(absl::StrCat(name, ".pt"), file));
   }
-  {
-    weights.metadata["format"] = "pt";  // what readers for PyTorch look for
-    GS_ASSIGN_OR_RETURN(const std::string file, EncodeSafetensors(weights));
-    GS_RETURN_IF_ERROR(folder_.Add(kWeights, file));
+  weights.metadata["format"] = "pt";  // what readers for PyTorch look for
+  GS_ASSIGN_OR_RETURN(const std::string file, EncodeSafetensors(weights));
+  return folder_.Add(absl::StrCat(name, ".safetensors"), file);
+}
+
+absl::Status Checkpointer::Write(const JobState& state, std::vector<HostTensor> tensors,
+                                 const torch::nn::Module& module) {
+  // In the order of Python's state_dict().
+  std::vector<HostTensor> average;
+  for (const HostTensor& tensor : tensors) {
+    const auto found = state.average.find(tensor.name);
+    if (found == state.average.end()) continue;
+    GS_ASSIGN_OR_RETURN(average.emplace_back(), ToHost(tensor.name, found->second));
   }
+  GS_RETURN_IF_ERROR(WriteTensors(kModel, {std::move(tensors), {}}));
+  if (!average.empty()) GS_RETURN_IF_ERROR(WriteTensors(kAverage, {std::move(average), {}}));
   GS_ASSIGN_OR_RETURN(const std::string file, EncodeJobState(state, module));
   GS_RETURN_IF_ERROR(folder_.Add(kState, file));
   return folder_.Commit();

@@ -11,17 +11,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "c10/core/Device.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/file_system.h"
+#include "checkpoint/folder_lock.h"
 #include "checkpoint/host_tensor.h"
+#include "checkpoint/safetensors.h"
 #include "ddp/distributed_data_parallel.h"
 #include "group/side_channel.h"
 #include "sync/gradient_sync.h"
 #include "torch/nn/module.h"
 #include "train/checkpoint_options.h"
+#include "train/evaluation.h"
 #include "train/job_state.h"
 
 namespace gradsync {
@@ -38,6 +42,7 @@ struct JobPosition {
 // One rank's part. A checkpoint has these files:
 //
 //   model.pt, model.safetensors   weights and buffers, by PyTorch's names
+//   model_ema.pt, model_ema.safetensors   their average, if the job keeps one, by the same names
 //   state.safetensors             all else that ranks share (train/job_state.h)
 //   residuals_0003.safetensors    what compression keeps on rank 3 alone, under topk
 //
@@ -46,7 +51,8 @@ struct JobPosition {
 // the files are written while all wait.
 class Checkpointer {
  public:
-  // Rank 0 finds what the job starts from, and checks that it fits. `samples`: of the dataset;
+  // Rank 0 takes the folder for this job alone as long as the result lives, finds what the job starts
+  // from and checks that it fits, and that a checkpoint can be written. `samples`: of the dataset;
   // `steps`: of the whole job.
   // Errors: INVALID_ARGUMENT naming the flag, what was expected and what came; NOT_FOUND and
   // DATA_LOSS naming the file.
@@ -54,9 +60,23 @@ class Checkpointer {
                                                               int rank, int world_size,
                                                               int64_t samples, int64_t steps);
 
-  // Rank 0: gives `module`, which DistributedDataParallel::Create() will broadcast, the weights
-  // that the job starts from, and checks the rest of the state by it. Errors: as Create().
+  // Rank 0: gives `module` the weights that the job starts from, and checks the rest of the state
+  // by it. Errors: as Create().
   absl::Status LoadWeights(torch::nn::Module& module);
+
+  // Collective over the job's ranks, after LoadWeights(), while `module` is whole on all of them:
+  // gives it rank 0's parameters and buffers. DistributedDataParallel::Create() does so among ranks
+  // that train the same part of a model together; this is for jobs in which other ranks have other
+  // parts, or train by themselves. Sends nothing where all ranks have drawn the same weights. A
+  // piece that does not come within `timeout` is an error. Errors: those of SideChannel;
+  // FAILED_PRECONDITION when rank 0's module has other tensors.
+  absl::Status ShareWeights(const torch::nn::Module& module, SideChannel& ranks,
+                            absl::Duration timeout) const;
+
+  // Rank 0: whether the disk has room for one checkpoint of `module` and `slots` floats more for each
+  // element of its parameters. Says when there is room for less than are to be kept. Errors:
+  // INVALID_ARGUMENT naming the folder, what is needed and what is free.
+  absl::Status CheckRoom(const torch::nn::Module& module, int slots) const;
 
   // Collective, after LoadWeights() and before DistributedDataParallel::Create(), whose
   // DdpOptions::earlier_chunk_bytes it is: what the job that goes on had; none for a new job.
@@ -64,7 +84,8 @@ class Checkpointer {
                                                             Deadline deadline) const;
 
   // Collective, after DistributedDataParallel::Create(). The state that the job goes on from, which
-  // optimizer, residuals and generators have afterwards; a state of step 0 for a new job.
+  // optimizer, residuals and generators have afterwards; a state of step 0 for a new job. Where ranks
+  // are to write residuals, also whether all of them can.
   absl::StatusOr<JobState> Resume(const torch::nn::Module& module, c10::Device device,
                                   DistributedDataParallel& ddp, GradientSync& sync,
                                   SideChannel& side_channel, Deadline deadline);
@@ -73,25 +94,30 @@ class Checkpointer {
   bool Due(const JobPosition& at) const;
 
   // Collective, between steps: writes one. `state` has what the trainer knows: skipped steps and
-  // loss scaler. `accuracy` is that of an evaluation, if there was one. Errors: those of the sync
-  // and of the file system; when rank 0 cannot write, all ranks fail.
-  absl::Status Save(const JobPosition& at, JobState state, absl::optional<double> accuracy,
-                    const torch::nn::Module& module, c10::Device device,
-                    DistributedDataParallel& ddp, GradientSync& sync, SideChannel& side_channel);
+  // loss scaler and average. `tested` is an evaluation of both, if there was one. Errors: those of
+  // the sync and of the file system; when rank 0 cannot write, all ranks fail.
+  absl::Status Save(const JobPosition& at, JobState state,
+                    const absl::optional<Evaluations>& tested, const torch::nn::Module& module,
+                    c10::Device device, DistributedDataParallel& ddp, GradientSync& sync,
+                    SideChannel& side_channel);
 
  private:
   Checkpointer(const CheckpointOptions& options, int rank, int world_size, int64_t samples,
                int64_t steps);
 
+  absl::Status TakeFolder();
   absl::Status FindStart();
   absl::Status FindNewest(const std::string& folder, absl::string_view flag);
   absl::Status CheckFolder() const;
   absl::Status CheckState(const JobState& state) const;
+  absl::Status CheckData(const JobState& state) const;
   absl::StatusOr<std::vector<HostTensor>> GatherWeights(const torch::nn::Module& module,
                                                         DistributedDataParallel& ddp,
                                                         Deadline deadline) const;
+  absl::Status WriteTensors(absl::string_view name, Safetensors weights);
   absl::Status Write(const JobState& state, std::vector<HostTensor> tensors,
                      const torch::nn::Module& module);
+  absl::Status CheckFolderOfAll(SideChannel& side_channel, Deadline deadline);
   absl::Status ImportResiduals(const std::string& path, GradientSync& sync);
   absl::Status SaveResiduals(GradientSync& sync, SideChannel& side_channel);
   absl::StatusOr<CheckpointFile> WriteResiduals(const std::string& folder, GradientSync& sync);
@@ -103,6 +129,7 @@ class Checkpointer {
   const int64_t samples_;
   const int64_t steps_;
   const std::unique_ptr<FileSystem> files_;
+  FolderLock lock_;  // rank 0: of the folder
   CheckpointFolder folder_;
   absl::optional<Checkpoint> start_;           // rank 0: what the job resumes from
   std::string start_state_;                    // rank 0: its state.safetensors

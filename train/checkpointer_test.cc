@@ -11,11 +11,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/temporary_folder.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/file_system.h"
+#include "checkpoint/safetensors.h"
+#include "data/data_identity.h"
 #include "gmock/gmock.h"
 #include "group/side_channel.h"
 #include "gtest/gtest.h"
 #include "models/create_model.h"
 #include "sync/local_sync.h"
+#include "train/job_state.h"
+#include "train/state_dict.h"
 #include "train/trainer.h"
 
 namespace gradsync {
@@ -23,6 +29,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::EndsWith;
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 class CheckpointerTest : public ::testing::Test {
@@ -97,6 +104,112 @@ TEST_F(CheckpointerTest, DataOfAnotherSizeIsRefused) {
   EXPECT_THAT(std::string(status.message()),
               AllOf(StartsWith("--data: expected 50000 samples as in "),
                     EndsWith("/step_00000002, found \"49999 samples\"")));
+}
+
+// Checkpoints from before identities were kept have the path of the data as it was spelled, which was
+// compared; now the data may have moved, but not become other data.
+TEST_F(CheckpointerTest, DataAreComparedByWhatTheyAre) {
+  Train(Options(/*steps=*/2));
+  ModelOptions mlp;
+  mlp.name = "mlp";
+  const std::shared_ptr<Model> model = CreateModel(mlp).value();
+  const auto load = [&](const std::string& kind, const DataIdentity& identity) {
+    CheckpointOptions options = Options(4).checkpoint;
+    options.data_kind = kind;
+    options.data["train"] = identity;
+    return Checkpointer::Create(options, /*rank=*/0, /*world_size=*/1, /*samples=*/50000,
+                                /*steps=*/4)
+        .value()
+        ->LoadWeights(*model);
+  };
+  const DataIdentity same = Trainer::Create(Options(4), 0, 1).value()->data().at("train");
+  EXPECT_EQ(load("synthetic", same), absl::OkStatus());
+  DataIdentity other = same;
+  other.what += "!";
+  EXPECT_THAT(std::string(load("synthetic", other).message()),
+              StartsWith("--data: expected " + same.what + " as in "));
+}
+
+TEST_F(CheckpointerTest, AnEarlierVersionsCheckpointIsComparedByTheKindOfItsData) {
+  JobState state;
+  state.step = 2;
+  state.samples = 50000;
+  state.flags = {{"data", "imagefolder:/a/folder/that/has/moved"}, {"lr", "0.1"}};
+  ModelOptions mlp;
+  mlp.name = "mlp";
+  const std::shared_ptr<Model> model = CreateModel(mlp).value();
+  const std::unique_ptr<FileSystem> files = NewLocalFileSystem();
+  CheckpointFolder checkpoints(files.get(), folder(), /*keep=*/3, nullptr);
+  ASSERT_EQ(checkpoints.Begin(2), absl::OkStatus());
+  Safetensors weights;
+  weights.tensors = StateDictOf(*model).value();
+  ASSERT_EQ(checkpoints.Add("model.safetensors", EncodeSafetensors(weights).value()),
+            absl::OkStatus());
+  ASSERT_EQ(checkpoints.Add("state.safetensors", EncodeJobState(state, *model).value()),
+            absl::OkStatus());
+  ASSERT_EQ(checkpoints.Commit(), absl::OkStatus());
+  const auto load = [&](const std::string& kind) {
+    CheckpointOptions options = Options(4).checkpoint;
+    options.job = {{"lr", "0.1"}};
+    options.data_kind = kind;
+    options.data["train"].what = "whatever it is now";
+    return Checkpointer::Create(options, /*rank=*/0, /*world_size=*/1, /*samples=*/50000,
+                                /*steps=*/4)
+        .value()
+        ->LoadWeights(*model);
+  };
+  EXPECT_EQ(load("imagefolder"), absl::OkStatus());
+  EXPECT_THAT(
+      std::string(load("cifar10").message()),
+      AllOf(StartsWith("--data: expected imagefolder as in "), EndsWith("found \"cifar10\"")));
+  // Its models had at least ten outputs.
+  ModelOptions two = mlp;
+  two.classes = 2;
+  const std::shared_ptr<Model> smaller = CreateModel(two).value();
+  CheckpointOptions options = Options(4).checkpoint;
+  options.job = {{"classes", "0"}};
+  options.data_kind = "imagefolder";
+  const absl::Status status = Checkpointer::Create(options, /*rank=*/0, /*world_size=*/1,
+                                                   /*samples=*/50000, /*steps=*/4)
+                                  .value()
+                                  ->LoadWeights(*smaller);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--classes=10"));
+}
+
+// A few files that were mended are no other data, but most of them are.
+TEST_F(CheckpointerTest, AFewOtherFilesAreSaidAndManyAreRefused) {
+  TrainerOptions options = Options(/*steps=*/2);
+  Train(options);
+  ModelOptions mlp;
+  mlp.name = "mlp";
+  const std::shared_ptr<Model> model = CreateModel(mlp).value();
+  JobState state;
+  state.step = 3;
+  state.data["train"] = {"images", ContentTag("a") + ContentTag("b") + ContentTag("c")};
+  const std::unique_ptr<FileSystem> files = NewLocalFileSystem();
+  CheckpointFolder checkpoints(files.get(), folder(), /*keep=*/3, nullptr);
+  ASSERT_EQ(checkpoints.Begin(3), absl::OkStatus());
+  Safetensors weights;
+  weights.tensors = StateDictOf(*model).value();
+  ASSERT_EQ(checkpoints.Add("model.safetensors", EncodeSafetensors(weights).value()),
+            absl::OkStatus());
+  ASSERT_EQ(checkpoints.Add("state.safetensors", EncodeJobState(state, *model).value()),
+            absl::OkStatus());
+  ASSERT_EQ(checkpoints.Commit(), absl::OkStatus());
+  std::string said;
+  const auto load = [&](const std::string& contents) {
+    CheckpointOptions checkpoint = Options(4).checkpoint;
+    checkpoint.data["train"] = {"images", contents};
+    checkpoint.say = [&](absl::string_view line) { said = std::string(line); };
+    return Checkpointer::Create(checkpoint, /*rank=*/0, /*world_size=*/1, /*samples=*/50000,
+                                /*steps=*/4)
+        .value()
+        ->LoadWeights(*model);
+  };
+  EXPECT_EQ(load(ContentTag("a") + ContentTag("b") + ContentTag("d")), absl::OkStatus());
+  EXPECT_THAT(said,
+              StartsWith("--data: of 3 files of the train split that were looked into, 1 are"));
+  EXPECT_FALSE(load(ContentTag("a") + ContentTag("e") + ContentTag("d")).ok());
 }
 
 // After a kill between a checkpoint and the link to it, the state said that it was the best, the link

@@ -25,8 +25,8 @@ at::Tensor ExampleOf(const JobData& data) {
 absl::StatusOr<std::string> DescribeJob(const TrainerOptions& options) {
   GS_ASSIGN_OR_RETURN(const JobData data,
                       OpenJobData(options.model, options.data, Split::kTrain, options.dataset));
-  GS_ASSIGN_OR_RETURN(const std::shared_ptr<Model> model,
-                      CreateModel(FitModel(options.model, data)));
+  GS_ASSIGN_OR_RETURN(const ModelOptions fitting, FitModel(options.model, data));
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<Model> model, CreateModel(fitting));
   try {
     return DescribeModel(options.model.name, *model, ExampleOf(data));
   } catch (const std::exception& e) {

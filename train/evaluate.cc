@@ -2,69 +2,96 @@
 
 #include <algorithm>
 #include <exception>
-#include <functional>
-#include <memory>
+#include <utility>
 #include <vector>
 
-#include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "c10/core/InferenceMode.h"
 #include "data/augment.h"
+#include "data/data_loader.h"
+#include "data/sampler.h"
 #include "models/loss.h"
 
 namespace gradsync {
 namespace {
 
-struct Samples {
-  at::Tensor inputs;
-  at::Tensor labels;
+// A rank's samples: first, first + stride, ..., `size` of them.
+struct Stride {
+  int64_t first = 0;
+  int64_t stride = 1;
+  int64_t size = 0;
+
+  int64_t operator()(int64_t index) const { return first + index * stride; }
 };
 
-// Samples first, first + stride, ..., `count` of them.
-using ReadSamples =
-    std::function<absl::StatusOr<Samples>(int64_t first, int64_t stride, int64_t count)>;
+class ShareOfImages : public ImageDataset {
+ public:
+  ShareOfImages(std::shared_ptr<const ImageDataset> all, const Stride& own)
+      : all_(std::move(all)), own_(own) {}
 
-ReadSamples ReaderOf(const ImageDataset& dataset) {
-  const auto augmenter = std::make_shared<Augmenter>(dataset.shape(), AugmentationOf(dataset));
-  const auto scratch = std::make_shared<std::vector<uint8_t>>(dataset.shape().bytes());
-  return [&dataset, augmenter, scratch](int64_t first, int64_t stride,
-                                        int64_t count) -> absl::StatusOr<Samples> {
-    const ImageShape shape = dataset.shape();
-    Samples samples;
-    samples.inputs = at::empty({count, shape.channels, shape.height, shape.width}, at::kFloat);
-    samples.labels = at::empty({count}, at::kLong);
-    for (int64_t i = 0; i < count; ++i) {
-      GS_ASSIGN_OR_RETURN(const ImageExample example,
-                          dataset.Get(first + i * stride, absl::MakeSpan(*scratch)));
-      augmenter->Evaluate(example.pixels, samples.inputs.data_ptr<float>() + i * shape.bytes());
-      samples.labels.data_ptr<int64_t>()[i] = example.label;
-    }
-    return samples;
-  };
+  int64_t size() const override { return own_.size; }
+  int classes() const override { return all_->classes(); }
+  ImageShape shape() const override { return all_->shape(); }
+  absl::StatusOr<ImageExample> Get(int64_t index, absl::Span<uint8_t> scratch) const override {
+    return all_->Get(own_(index), scratch);
+  }
+  Normalisation normalisation() const override { return all_->normalisation(); }
+
+ private:
+  const std::shared_ptr<const ImageDataset> all_;
+  const Stride own_;
+};
+
+class ShareOfTokens : public TokenDataset {
+ public:
+  ShareOfTokens(std::shared_ptr<const TokenDataset> all, const Stride& own)
+      : all_(std::move(all)), own_(own) {}
+
+  int64_t size() const override { return own_.size; }
+  int64_t context() const override { return all_->context(); }
+  int64_t vocabulary() const override { return all_->vocabulary(); }
+  void Get(int64_t index, absl::Span<int64_t> inputs, absl::Span<int64_t> targets) const override {
+    all_->Get(own_(index), inputs, targets);
+  }
+
+ private:
+  const std::shared_ptr<const TokenDataset> all_;
+  const Stride own_;
+};
+
+AugmentOptions NormalisationOf(const ImageDataset& images) { return AugmentationOf(images); }
+
+AugmentOptions NormalisationOf(const TokenDataset&) { return {}; }
+
+// What batches of a share come from: null where it is empty.
+template <typename Share, typename Dataset>
+absl::StatusOr<std::unique_ptr<DataLoader>> LoaderOf(const std::shared_ptr<const Dataset>& all,
+                                                     const Stride& stride,
+                                                     const EvaluationShare& own) {
+  if (stride.size == 0) return std::unique_ptr<DataLoader>();
+  SamplerOptions in_order;
+  in_order.dataset_size = stride.size;
+  in_order.shuffle = false;
+  GS_ASSIGN_OR_RETURN(const DistributedSampler sampler, DistributedSampler::Create(in_order));
+  DataLoaderOptions loader;
+  loader.batch_size = std::min(own.batch_size, stride.size);
+  loader.threads = own.threads.first;
+  loader.most_threads = own.threads.most;
+  loader.augment = false;
+  loader.augmentation = NormalisationOf(*all);
+  loader.depth = PrefetchDepth(BatchBytes(loader, *all), own.prefetch_bytes);
+  loader.end_epoch = 1;
+  return DataLoader::Create(std::make_shared<const Share>(all, stride), sampler, loader);
 }
 
-ReadSamples ReaderOf(const TokenDataset& dataset) {
-  return [&dataset](int64_t first, int64_t stride, int64_t count) -> absl::StatusOr<Samples> {
-    const int64_t length = dataset.context();
-    Samples samples;
-    samples.inputs = at::empty({count, length}, at::kLong);
-    samples.labels = at::empty({count, length}, at::kLong);
-    for (int64_t i = 0; i < count; ++i) {
-      const auto row = [&](const at::Tensor& t) {
-        return absl::Span<int64_t>(t.data_ptr<int64_t>() + i * length, static_cast<size_t>(length));
-      };
-      dataset.Get(first + i * stride, row(samples.inputs), row(samples.labels));
-    }
-    return samples;
-  };
-}
-
-absl::StatusOr<Evaluation> Evaluate(Model& model, int64_t size, const ReadSamples& read,
-                                    int64_t batch_size, const EvaluationShare& own,
-                                    SideChannel& side_channel, Deadline deadline) {
-  const int64_t share = (size - own.rank + own.ranks - 1) / own.ranks;
+template <typename Share, typename Dataset>
+absl::StatusOr<Evaluation> Evaluate(Model& model, const std::shared_ptr<const Dataset>& dataset,
+                                    const EvaluationShare& own, SideChannel& side_channel,
+                                    Deadline deadline) {
+  const int64_t size = dataset->size();
+  const Stride stride = {own.rank, own.ranks, (size - own.rank + own.ranks - 1) / own.ranks};
   const int64_t largest_share = (size + own.ranks - 1) / own.ranks;
   int64_t counted = 0;
   double loss_sum = 0;
@@ -74,20 +101,23 @@ absl::StatusOr<Evaluation> Evaluate(Model& model, int64_t size, const ReadSample
   const c10::Device device =
       parameters.empty() ? c10::Device(c10::DeviceType::CPU) : parameters[0].device();
   c10::InferenceMode inference;
+  GS_ASSIGN_OR_RETURN(const std::unique_ptr<DataLoader> loader,
+                      LoaderOf<Share>(dataset, stride, own));
   model.eval();
   absl::optional<Activity::Work> work(absl::in_place, own.activity);
-  for (int64_t done = 0; done < (own.in_step ? largest_share : share); done += batch_size) {
+  for (int64_t done = 0; done < (own.in_step ? largest_share : stride.size);
+       done += own.batch_size) {
     if (own.check) GS_RETURN_IF_ERROR(own.check());
-    const int64_t count = std::min(batch_size, share - done);
-    if (count <= 0) {
+    if (done >= stride.size) {
       GS_RETURN_IF_ERROR(own.logits(at::Tensor()).status());
       continue;
     }
-    GS_ASSIGN_OR_RETURN(const Samples samples, read(own.rank + done * own.ranks, own.ranks, count));
+    GS_ASSIGN_OR_RETURN(const Batch batch, loader->Next());
     try {
-      const at::Tensor targets = samples.labels.to(device);
-      GS_ASSIGN_OR_RETURN(const at::Tensor logits, own.logits(samples.inputs.to(device)));
+      const at::Tensor targets = batch.labels.to(device);
+      GS_ASSIGN_OR_RETURN(const at::Tensor logits, own.logits(batch.images.to(device)));
       if (!logits.defined()) continue;
+      const int64_t count = targets.size(0);
       counted += count;
       loss_sum += CrossEntropy(logits, targets).item<float>() * static_cast<double>(count);
       correct += static_cast<double>(CountCorrect(logits, targets));
@@ -111,18 +141,18 @@ absl::StatusOr<Evaluation> Evaluate(Model& model, int64_t size, const ReadSample
 
 }  // namespace
 
-absl::StatusOr<Evaluation> EvaluateModel(Model& model, const ImageDataset& dataset,
-                                         int64_t batch_size, const EvaluationShare& own,
-                                         SideChannel& side_channel, Deadline deadline) {
-  return Evaluate(model, dataset.size(), ReaderOf(dataset), batch_size, own, side_channel,
-                  deadline);
+absl::StatusOr<Evaluation> EvaluateModel(Model& model,
+                                         const std::shared_ptr<const ImageDataset>& dataset,
+                                         const EvaluationShare& own, SideChannel& side_channel,
+                                         Deadline deadline) {
+  return Evaluate<ShareOfImages>(model, dataset, own, side_channel, deadline);
 }
 
-absl::StatusOr<Evaluation> EvaluateModel(Model& model, const TokenDataset& dataset,
-                                         int64_t batch_size, const EvaluationShare& own,
-                                         SideChannel& side_channel, Deadline deadline) {
-  return Evaluate(model, dataset.size(), ReaderOf(dataset), batch_size, own, side_channel,
-                  deadline);
+absl::StatusOr<Evaluation> EvaluateModel(Model& model,
+                                         const std::shared_ptr<const TokenDataset>& dataset,
+                                         const EvaluationShare& own, SideChannel& side_channel,
+                                         Deadline deadline) {
+  return Evaluate<ShareOfTokens>(model, dataset, own, side_channel, deadline);
 }
 
 }  // namespace gradsync

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
@@ -10,22 +11,22 @@
 #include "base/activity.h"
 #include "base/deadline.h"
 #include "data/dataset.h"
+#include "data/loader_threads.h"
 #include "data/token_dataset.h"
 #include "group/side_channel.h"
 #include "models/model.h"
+#include "train/evaluation.h"
 
 namespace gradsync {
 
-struct Evaluation {
-  double loss = 0;      // mean over all samples
-  double accuracy = 0;  // top-1, 0 to 1
-  int64_t samples = 0;
-};
-
-// Who of those that evaluate together takes which samples.
+// Which samples a rank evaluates, and how.
 struct EvaluationShare {
   int rank = 0;
   int ranks = 1;
+  int64_t batch_size = 1;
+  // That read and prepare batches, in at most so much memory ahead (PrefetchDepth()).
+  LoaderThreads threads;
+  int64_t prefetch_bytes = 0;
   // The logits of a batch; undefined where another rank has them, which then alone counts it.
   std::function<absl::StatusOr<at::Tensor>(const at::Tensor& inputs)> logits;
   // Asked before each batch; an error, as of a group that has failed meanwhile, ends the evaluation.
@@ -39,16 +40,19 @@ struct EvaluationShare {
 
 // Collective. Evaluates `model`, on its device, on every sample of `dataset` exactly once: rank r
 // takes samples r, r+n, r+2n, ..., so that no sample is padded in twice. Buffers should have been
-// made equal before. Leaves the model in training mode.
+// made equal before. Leaves the model in training mode. The result is the same with any number of
+// threads.
 // Errors: those of the dataset, of the side channel and of own.check; INTERNAL when LibTorch throws.
-absl::StatusOr<Evaluation> EvaluateModel(Model& model, const ImageDataset& dataset,
-                                         int64_t batch_size, const EvaluationShare& own,
-                                         SideChannel& side_channel, Deadline deadline);
+absl::StatusOr<Evaluation> EvaluateModel(Model& model,
+                                         const std::shared_ptr<const ImageDataset>& dataset,
+                                         const EvaluationShare& own, SideChannel& side_channel,
+                                         Deadline deadline);
 
 // The same for sequences of tokens, where loss and accuracy are those of all positions.
-absl::StatusOr<Evaluation> EvaluateModel(Model& model, const TokenDataset& dataset,
-                                         int64_t batch_size, const EvaluationShare& own,
-                                         SideChannel& side_channel, Deadline deadline);
+absl::StatusOr<Evaluation> EvaluateModel(Model& model,
+                                         const std::shared_ptr<const TokenDataset>& dataset,
+                                         const EvaluationShare& own, SideChannel& side_channel,
+                                         Deadline deadline);
 
 }  // namespace gradsync
 

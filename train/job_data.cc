@@ -1,7 +1,5 @@
 #include "train/job_data.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "base/flag_error.h"
 #include "base/status_macros.h"
@@ -36,13 +34,16 @@ absl::StatusOr<JobData> OpenJobData(const ModelOptions& model, const std::string
   return opened;
 }
 
-ModelOptions FitModel(ModelOptions model, const JobData& data) {
-  if (data.tokens != nullptr) {
-    model.classes = std::max(model.classes, data.tokens->vocabulary());
-  } else {
-    model.classes = std::max<int64_t>(model.classes, data.images->classes());
-    model.image_size = data.images->shape().height;
+absl::StatusOr<ModelOptions> FitModel(ModelOptions model, const JobData& data) {
+  const int64_t needed =
+      data.tokens != nullptr ? data.tokens->vocabulary() : int64_t{data.images->classes()};
+  if (model.classes == 0) model.classes = needed;
+  if (model.classes < needed) {
+    return FlagError("classes",
+                     absl::StrCat("at least ", needed, ", as many as the data has, or 0"),
+                     absl::StrCat(model.classes));
   }
+  if (data.images != nullptr) model.image_size = data.images->shape().height;
   return model;
 }
 

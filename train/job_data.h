@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "data/data_identity.h"
 #include "data/dataset.h"
 #include "data/open_dataset.h"
 #include "data/token_dataset.h"
@@ -19,6 +20,10 @@ struct JobData {
   std::shared_ptr<const TokenDataset> tokens;
 
   int64_t size() const { return images != nullptr ? images->size() : tokens->size(); }
+  // As ImageDataset::identity(): may read, to be asked once.
+  DataIdentity identity() const {
+    return images != nullptr ? images->identity() : tokens->identity();
+  }
 };
 
 // Opens what `data` names (OpenDataset(), with `images`, OpenTokens()) as the kind that the model named takes.
@@ -27,9 +32,10 @@ struct JobData {
 absl::StatusOr<JobData> OpenJobData(const ModelOptions& model, const std::string& data, Split split,
                                     const DatasetOptions& images = {});
 
-// `model` as it is made for `data`: with as many classes as that has, or more if it says so, and
-// for images of its size.
-ModelOptions FitModel(ModelOptions model, const JobData& data);
+// `model` as it is made for `data`: with as many outputs as that has classes, or tokens in its
+// vocabulary, unless it says how many, and for images of its size. Errors: INVALID_ARGUMENT naming
+// --classes where it says fewer.
+absl::StatusOr<ModelOptions> FitModel(ModelOptions model, const JobData& data);
 
 }  // namespace gradsync
 

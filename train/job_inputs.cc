@@ -8,6 +8,14 @@
 #include "train/job_data.h"
 
 namespace gradsync {
+namespace {
+
+bool Evaluates(const TrainerOptions& options) {
+  return options.evaluate || options.evaluate_every > 0 || options.evaluate_only ||
+         options.checkpoint.best;
+}
+
+}  // namespace
 
 absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank, int world_size) {
   if (options.batch_size < 1) {
@@ -46,20 +54,27 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
                      options.straggler.text()));
   }
   JobInputs inputs;
-  GS_ASSIGN_OR_RETURN(JobData train,
-                      OpenJobData(options.model, options.data, Split::kTrain, options.dataset));
-  inputs.train = train.images;
-  inputs.train_tokens = train.tokens;
   if (options.evaluate_every < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--evaluate_every: expected at least 0, found ", options.evaluate_every));
   }
-  if (options.evaluate || options.evaluate_every > 0 || options.checkpoint.best) {
-    GS_ASSIGN_OR_RETURN(JobData test,
+  JobData train;
+  if (!options.evaluate_only) {
+    GS_ASSIGN_OR_RETURN(train,
+                        OpenJobData(options.model, options.data, Split::kTrain, options.dataset));
+    inputs.identities["train"] = train.identity();
+  }
+  if (Evaluates(options)) {
+    GS_ASSIGN_OR_RETURN(const JobData test,
                         OpenJobData(options.model, options.data, Split::kTest, options.dataset));
     inputs.test = test.images;
     inputs.test_tokens = test.tokens;
+    inputs.identities["test"] = test.identity();
+    // The shape of samples and the number of classes are then read from it.
+    if (options.evaluate_only) train = test;
   }
+  inputs.train = train.images;
+  inputs.train_tokens = train.tokens;
   SamplerOptions sampler;
   sampler.dataset_size = train.size();
   sampler.rank = rank;
@@ -68,6 +83,7 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
   sampler.order = options.sampler;
   GS_ASSIGN_OR_RETURN(DistributedSampler created, DistributedSampler::Create(sampler));
   inputs.sampler = std::make_unique<DistributedSampler>(std::move(created));
+  if (options.evaluate_only) return inputs;
   const int64_t share = inputs.sampler->samples_per_rank();
   if (options.batch_size > share) {
     return absl::InvalidArgumentError(

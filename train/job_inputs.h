@@ -2,9 +2,12 @@
 #define GRADSYNC_TRAIN_JOB_INPUTS_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
+#include "data/data_identity.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
 #include "data/token_dataset.h"
@@ -17,10 +20,12 @@ namespace gradsync {
 // What a job reads, and how much of it: all of a trainer that needs no peer and no device.
 struct JobInputs {
   // Images, or for a model of tokens these, and the others null; the test splits only if evaluated.
+  // With TrainerOptions::evaluate_only there are no steps, and all are the test split.
   std::shared_ptr<const ImageDataset> train;
   std::shared_ptr<const ImageDataset> test;
   std::shared_ptr<const TokenDataset> train_tokens;
   std::shared_ptr<const TokenDataset> test_tokens;
+  std::map<std::string, DataIdentity> identities;  // of splits in use: "train", "test"
   std::unique_ptr<DistributedSampler> sampler;
   Accumulation accumulation;
   int64_t steps = 0;

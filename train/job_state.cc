@@ -28,6 +28,8 @@ namespace {
 constexpr char kVersion[] = "gradsync_job_state";
 constexpr char kVersionNumber[] = "1";
 constexpr char kFlag[] = "flag.";
+constexpr char kData[] = "data.";
+constexpr char kContents[] = ".contents";
 constexpr char kOptimizer[] = "optimizer/";
 constexpr char kRandom[] = "random/";
 constexpr char kAverage[] = "average/";
@@ -124,6 +126,10 @@ std::map<std::string, std::string> EncodeNumbers(const JobState& state) {
   if (state.samples > 0) metadata["samples"] = absl::StrCat(state.samples);
   if (state.chunk_bytes.has_value()) metadata["chunk_bytes"] = absl::StrCat(*state.chunk_bytes);
   for (const auto& [flag, value] : state.flags) metadata[absl::StrCat(kFlag, flag)] = value;
+  for (const auto& [split, identity] : state.data) {
+    metadata[absl::StrCat(kData, split)] = identity.what;
+    metadata[absl::StrCat(kData, split, kContents)] = identity.contents;
+  }
   return metadata;
 }
 
@@ -159,6 +165,13 @@ absl::Status DecodeNumbers(const std::map<std::string, std::string>& metadata, J
   for (const auto& [key, value] : metadata) {
     absl::string_view flag = key;
     if (absl::ConsumePrefix(&flag, kFlag)) state->flags[std::string(flag)] = value;
+    absl::string_view split = key;
+    if (!absl::ConsumePrefix(&split, kData)) continue;
+    if (absl::ConsumeSuffix(&split, kContents)) {
+      state->data[std::string(split)].contents = value;
+    } else {
+      state->data[std::string(split)].what = value;
+    }
   }
   return reader.status();
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "c10/core/Device.h"
+#include "data/data_identity.h"
 #include "optim/optimizer_state.h"
 #include "torch/nn/module.h"
 #include "train/loss_scaler.h"
@@ -41,6 +42,8 @@ struct JobState {
   double best_accuracy = 0;
 
   std::map<std::string, std::string> flags;  // CheckpointOptions::job
+  // CheckpointOptions::data; empty in files from before it was kept, which have "data" in `flags`.
+  std::map<std::string, DataIdentity> data;
 };
 
 // As a file in the safetensors format: numbers as metadata, one tensor for each of the optimizer's

@@ -40,31 +40,6 @@ std::string MilestonesAsGiven(const RecipeOptions& options) {
   return absl::StrCat(absl::StrJoin(options.milestone_epochs, "e,"), "e");
 }
 
-// What only another schedule knows would change nothing, and without a word.
-absl::Status CheckWhatOthersKnow(const RecipeOptions& options) {
-  const RecipeOptions defaults;
-  const std::string with = absl::StrCat(" with --schedule=", NameOf(options.schedule));
-  if (options.schedule != Schedule::kStep) {
-    if (!options.milestones.empty() || !options.milestone_epochs.empty()) {
-      return FlagError("lr_milestones", absl::StrCat("none", with), MilestonesAsGiven(options));
-    }
-    if (options.gamma != defaults.gamma) {
-      return FlagError("lr_gamma", absl::StrCat("none", with), absl::StrCat(options.gamma));
-    }
-  }
-  if (options.schedule != Schedule::kCosine && options.final != defaults.final) {
-    return FlagError("lr_final", absl::StrCat("none", with), absl::StrCat(options.final));
-  }
-  if (options.schedule != Schedule::kPoly && options.power != defaults.power) {
-    return FlagError("lr_power", absl::StrCat("none", with), absl::StrCat(options.power));
-  }
-  if (options.warmup_start.has_value() && options.warmup_steps == 0 && options.warmup_epochs == 0) {
-    return FlagError("lr_warmup_start", "none without --lr_warmup",
-                     absl::StrCat(*options.warmup_start));
-  }
-  return absl::OkStatus();
-}
-
 // A whole number of less than 10 digits; SimpleAtoi would take a sign and spaces, and the bound
 // keeps products in range.
 bool ParseCount(absl::string_view digits, int64_t* count) {
@@ -133,7 +108,6 @@ absl::Status ValidateRecipe(const RecipeOptions& options) {
 
 absl::StatusOr<RecipeOptions> FitRecipe(const RecipeOptions& options, int64_t steps,
                                         int64_t steps_per_epoch) {
-  GS_RETURN_IF_ERROR(CheckWhatOthersKnow(options));
   RecipeOptions fitted = options;
   fitted.total_steps = steps;
   for (int64_t epoch : options.milestone_epochs) {
@@ -198,10 +172,6 @@ absl::StatusOr<RecipeOptions> ScaleRate(const RecipeOptions& options, int64_t gl
       static_cast<double>(global_batch) / static_cast<double>(options.reference_batch);
   switch (options.scaling) {
     case RateScaling::kNone:
-      if (options.reference_batch != RecipeOptions().reference_batch) {
-        return FlagError("lr_reference_batch", "none with --lr_scaling=none",
-                         absl::StrCat(options.reference_batch));
-      }
       break;
     case RateScaling::kLinear:
       scaled.base *= factor;

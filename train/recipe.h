@@ -65,7 +65,7 @@ absl::Status ValidateRecipe(const RecipeOptions& options);
 //
 // Errors: those of ValidateRecipe() for what comes of it; INVALID_ARGUMENT, naming the worker's
 // flag, for a schedule that lacks what it needs (kStep its milestones, of which none may lie beyond
-// the job's end) or is told what only another one knows.
+// the job's end). What only another schedule knows is passed over.
 absl::StatusOr<RecipeOptions> FitRecipe(const RecipeOptions& options, int64_t steps,
                                         int64_t steps_per_epoch);
 

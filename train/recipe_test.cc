@@ -106,7 +106,7 @@ TEST(RecipeTest, AJobsStepsCompleteASchedule) {
   EXPECT_DOUBLE_EQ(LearningRate(drops, 30), 0.1);
 }
 
-TEST(RecipeTest, AScheduleThatLacksWhatItNeedsOrIsToldWhatItDoesNotIsRefused) {
+TEST(RecipeTest, AScheduleThatLacksWhatItNeedsIsRefused) {
   RecipeOptions options;
   options.schedule = Schedule::kStep;
   EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--lr_milestones"));
@@ -114,15 +114,6 @@ TEST(RecipeTest, AScheduleThatLacksWhatItNeedsOrIsToldWhatItDoesNotIsRefused) {
   EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("below the job's 100"));
   options.milestones = {99};
   EXPECT_TRUE(FitRecipe(options, 100, 30).ok());
-  options.final = 0.5;
-  EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--lr_final"));
-  options.final = 0;
-  options.schedule = Schedule::kConstant;
-  EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--lr_milestones"));
-  options.milestones.clear();
-  options.gamma = 0.5;
-  EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--lr_gamma"));
-  options.gamma = 0.1;
   options.schedule = Schedule::kCosine;
   options.warmup_steps = 100;
   EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--lr_warmup_steps"));
@@ -167,9 +158,6 @@ TEST(RecipeTest, AWarmUpMayBeginAnywhereUpToTheFullRate) {
   EXPECT_NEAR(LearningRate(options, 4), 1, 1e-12);
   options.warmup_start = 1.5;
   EXPECT_THAT(ValidateRecipe(options).message(), HasSubstr("--lr_warmup_start"));
-  options.warmup_start = 0.2;
-  options.warmup_steps = 0;
-  EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--lr_warmup_start"));
 }
 
 TEST(RecipeTest, PolynomialsFallToZeroAtTheEndOfTheJob) {
@@ -182,9 +170,6 @@ TEST(RecipeTest, PolynomialsFallToZeroAtTheEndOfTheJob) {
   EXPECT_EQ(LearningRate(whole, 100), 0);
   options.warmup_steps = 100;
   EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--schedule=poly"));
-  options.warmup_steps = 0;
-  options.schedule = Schedule::kCosine;
-  EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--lr_power"));
 }
 
 TEST(RecipeTest, TheRateGrowsWithTheGlobalBatch) {
@@ -197,8 +182,6 @@ TEST(RecipeTest, TheRateGrowsWithTheGlobalBatch) {
   options.scaling = RateScaling::kSqrt;
   options.reference_batch = 64;
   EXPECT_DOUBLE_EQ(ScaleRate(options, 1024).value().base, 0.4);
-  options.scaling = RateScaling::kNone;
-  EXPECT_THAT(ScaleRate(options, 1024).status().message(), HasSubstr("--lr_reference_batch"));
   options.reference_batch = 0;
   EXPECT_THAT(ScaleRate(options, 1024).status().message(), HasSubstr("at least 1"));
   EXPECT_THAT(ParseRateScaling("square").status().message(), HasSubstr("linear or sqrt"));

@@ -3,13 +3,14 @@
 #include <cstring>
 #include <exception>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
+#include "checkpoint/read_weights.h"
 
 namespace gradsync {
 namespace {
@@ -50,52 +51,6 @@ std::vector<NamedTensor> TensorsOf(const torch::nn::Module& module) {
     add(item.key(), *item.value());
   }
   return tensors;
-}
-
-// "3 missing (a, b, ...)"
-class Complaint {
- public:
-  explicit Complaint(const char* what) : what_(what) {}
-
-  void Add(std::string name) {
-    if (count_++ < kNamed) names_.push_back(std::move(name));
-  }
-
-  void AppendTo(std::vector<std::string>* parts) const {
-    if (count_ == 0) return;
-    parts->push_back(absl::StrCat(count_, " ", what_, " (", absl::StrJoin(names_, ", "),
-                                  count_ > kNamed ? ", ..." : "", ")"));
-  }
-
- private:
-  static constexpr int kNamed = 3;
-  const char* const what_;
-  int count_ = 0;
-  std::vector<std::string> names_;
-};
-
-absl::Status Compare(const std::vector<NamedTensor>& wanted,
-                     const std::map<std::string, const HostTensor*>& found) {
-  Complaint missing("missing"), unexpected("unexpected"), other("of other sizes");
-  std::map<std::string, int> known;
-  for (const NamedTensor& want : wanted) {
-    known[want.name] = 1;
-    const auto have = found.find(want.name);
-    if (have == found.end()) {
-      missing.Add(want.name);
-    } else if (want.tensor.sizes() != at::IntArrayRef(have->second->sizes)) {
-      other.Add(absl::StrCat(want.name, ": expected [", absl::StrJoin(want.tensor.sizes(), ", "),
-                             "], found [", absl::StrJoin(have->second->sizes, ", "), "]"));
-    }
-  }
-  for (const auto& [name, tensor] : found) {
-    if (known.count(name) == 0) unexpected.Add(name);
-  }
-  std::vector<std::string> parts;
-  for (const Complaint* complaint : {&missing, &unexpected, &other}) complaint->AppendTo(&parts);
-  if (parts.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("expected the model's ", wanted.size(),
-                                                 " tensors, found ", absl::StrJoin(parts, "; ")));
 }
 
 }  // namespace
@@ -139,14 +94,30 @@ absl::StatusOr<std::vector<HostTensor>> StateDictOf(const torch::nn::Module& mod
   return tensors;
 }
 
-absl::Status LoadStateDict(const std::vector<HostTensor>& tensors, torch::nn::Module& module) {
-  const std::vector<NamedTensor> wanted = TensorsOf(module);
-  std::map<std::string, const HostTensor*> found;
-  for (const HostTensor& tensor : tensors) found[tensor.name] = &tensor;
-  GS_RETURN_IF_ERROR(Compare(wanted, found));
+std::vector<TensorShape> ShapesOf(const torch::nn::Module& module) {
+  std::vector<TensorShape> shapes;
+  for (const NamedTensor& named : TensorsOf(module)) {
+    shapes.push_back({named.name, named.tensor.sizes().vec()});
+  }
+  return shapes;
+}
+
+absl::Status LoadStateDict(const std::vector<HostTensor>& tensors, torch::nn::Module& module,
+                           const std::vector<std::string>& left) {
+  const std::set<std::string> untouched(left.begin(), left.end());
+  std::map<std::string, at::Tensor> wanted;
+  std::vector<TensorShape> shapes;
+  for (const NamedTensor& want : TensorsOf(module)) {
+    if (untouched.count(want.name) > 0) continue;
+    wanted[want.name] = want.tensor;
+    shapes.push_back({want.name, want.tensor.sizes().vec()});
+  }
+  std::map<std::string, std::vector<int64_t>> found;
+  for (const HostTensor& tensor : tensors) found[tensor.name] = tensor.sizes;
+  GS_RETURN_IF_ERROR(CompareShapes(shapes, found));
   try {
-    for (const NamedTensor& want : wanted) {
-      want.tensor.detach().copy_(FromHost(*found[want.name]));
+    for (const HostTensor& tensor : tensors) {
+      wanted[tensor.name].detach().copy_(FromHost(tensor));
     }
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("loading weights: LibTorch: ", e.what()));

@@ -25,11 +25,16 @@ at::Tensor FromHost(const HostTensor& tensor);
 // modules in it. Errors: those of ToHost().
 absl::StatusOr<std::vector<HostTensor>> StateDictOf(const torch::nn::Module& module);
 
+// Names and sizes of what StateDictOf() gives.
+std::vector<TensorShape> ShapesOf(const torch::nn::Module& module);
+
 // Sets the module's parameters and buffers, in place, wherever they are; values of other types are
-// converted. Names and sizes must be the module's, all of them, as with PyTorch's strict=True; if
-// they are not, nothing is changed. Errors: INVALID_ARGUMENT with what is missing, unexpected or of
-// other sizes, the first few of each by name; INTERNAL when LibTorch throws.
-absl::Status LoadStateDict(const std::vector<HostTensor>& tensors, torch::nn::Module& module);
+// converted. Names and sizes must be the module's, all of them but those in `left`, as with
+// PyTorch's strict=True; if they are not, nothing is changed. Errors: INVALID_ARGUMENT with what is
+// missing, unexpected or of other sizes, the first few of each by name; INTERNAL when LibTorch
+// throws.
+absl::Status LoadStateDict(const std::vector<HostTensor>& tensors, torch::nn::Module& module,
+                           const std::vector<std::string>& left = {});
 
 }  // namespace gradsync
 

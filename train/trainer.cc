@@ -21,6 +21,7 @@
 #include "ddp/distributed_data_parallel.h"
 #include "models/check_slices.h"
 #include "models/layers.h"
+#include "plan/optimizer_spec.h"
 #include "sync/device_buckets.h"
 #include "train/batch_source.h"
 #include "train/channel_moments.h"
@@ -34,7 +35,6 @@
 #include "train/job_data.h"
 #include "train/job_inputs.h"
 #include "train/job_state.h"
-#include "train/kept_models.h"
 #include "train/loss_scaler.h"
 #include "train/model_share.h"
 #include "train/pipeline_stage.h"
@@ -62,7 +62,10 @@ class TrainerImpl : public Trainer {
         device_(TensorDevice(options.gpu.get())),
         inputs_(std::move(inputs)),
         optimizer_(options.optimizer),
-        source_(options_, world_size, inputs_),
+        source_(options_, world_size, inputs_,
+                [this](absl::string_view what, absl::Duration reading) {
+                  return WaitForData(what, reading);
+                }),
         clock_(options.gpu),
         reports_(ReportsOptions(), &clock_),
         gradients_(options_, inputs_, rank, replica, &source_, &reports_) {}
@@ -93,7 +96,8 @@ class TrainerImpl : public Trainer {
       GS_ASSIGN_OR_RETURN(trace_,
                           KinetoTrace::Create(options_.trace, options_.gpu, options_.timeout));
     }
-    ModelOptions model = FitModel(options_.model, {inputs_.train, inputs_.train_tokens});
+    GS_ASSIGN_OR_RETURN(ModelOptions model,
+                        FitModel(options_.model, {inputs_.train, inputs_.train_tokens}));
     model.seed = options_.seed;
     const Mesh& mesh = options_.pipeline.mesh;
     if (mesh.has_slices()) {
@@ -107,24 +111,35 @@ class TrainerImpl : public Trainer {
     if (options_.sync_batchnorm && SetMomentExchange(*model_, nullptr) == 0) {
       return FlagError("sync_batchnorm", "a model with BatchNorm", options_.model.name);
     }
-    GS_RETURN_IF_ERROR(CheckBatchOfOne(options_, inputs_, *model_));
+    if (!options_.evaluate_only) GS_RETURN_IF_ERROR(CheckBatchOfOne(options_, inputs_, *model_));
     const SamplerOptions& data = inputs_.sampler->options();
-    GS_ASSIGN_OR_RETURN(checkpointer_,
-                        Checkpointer::Create(options_.checkpoint, rank_, data.world_size,
-                                             data.dataset_size, inputs_.steps));
+    CheckpointOptions checkpoint = options_.checkpoint;
+    checkpoint.data = inputs_.identities;
+    checkpoint.data_kind = KindOfData(options_.data);
+    GS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(checkpoint, rank_, data.world_size,
+                                                            data.dataset_size, inputs_.steps));
+    GS_RETURN_IF_ERROR(CheckKeptBytes());
     GS_RETURN_IF_ERROR(checkpointer_->LoadWeights(*model_));
+    const int slots = static_cast<int>(SlotNames(optimizer_).size()) + (options_.ema_decay > 0);
+    GS_RETURN_IF_ERROR(checkpointer_->CheckRoom(*model_, slots));
     SetMemoryFormat(options_.compute, *model_);
     // One whose parameters owners keep need not fit on the device.
     if (!options_.shard_parameters) GS_RETURN_IF_ERROR(MoveModel());
     GS_RETURN_IF_ERROR(
         gradients_.Prepare(model_, model, [this] { return ExampleInputs(options_.batch_size); }));
+    if (options_.evaluate_only) return absl::OkStatus();
     return source_.Open(/*epoch=*/0, /*position=*/0);
   }
 
-  absl::Status Bind(GradientSync* sync, SideChannel* side_channel, SideChannel* moments,
+  absl::Status Bind(GradientSync* sync, SideChannel* side_channel, SideChannel* workers,
                     const PipelinePlace* place, const SlicePlace* slice) override {
     sync_ = sync;
     side_channel_ = side_channel;
+    // The backend only reaches ranks that train the same part of the model.
+    if (!options_.synchronised || place != nullptr || slice != nullptr) {
+      SideChannel& all_ranks = workers != nullptr ? *workers : *side_channel;
+      GS_RETURN_IF_ERROR(checkpointer_->ShareWeights(*model_, all_ranks, options_.timeout));
+    }
     GS_RETURN_IF_ERROR(MakeShare(place, slice));
     DdpOptions ddp;
     ddp.optimizer = optimizer_;
@@ -155,7 +170,7 @@ class TrainerImpl : public Trainer {
     if (copies) UseCopies(*model_, [this](const std::string& name) { return ddp_->CopyOf(name); });
     if (options_.shard_parameters) GS_RETURN_IF_ERROR(MoveModel());  // what is in no bucket
     GS_RETURN_IF_ERROR(share_->Begin(ddp_.get()));
-    GS_RETURN_IF_ERROR(SynchroniseNorms(moments));
+    GS_RETURN_IF_ERROR(SynchroniseNorms(workers));
     if (options_.ema_decay > 0) {
       average_.emplace(options_.ema_decay);
       GS_RETURN_IF_ERROR(average_->Begin(*model_));
@@ -172,7 +187,8 @@ class TrainerImpl : public Trainer {
     result.last_step = first_step_ - 1;
     result.saved = first_step_ > 1;
     absl::optional<Activity::Work> work(absl::in_place, activity());
-    for (int64_t step = first_step_; step <= inputs_.steps; ++step) {
+    const int64_t last = options_.evaluate_only ? 0 : inputs_.steps;
+    for (int64_t step = first_step_; step <= last; ++step) {
       if (options_.stop_before) {
         GS_ASSIGN_OR_RETURN(result.stopped, options_.stop_before(step));
         if (result.stopped) break;
@@ -199,14 +215,12 @@ class TrainerImpl : public Trainer {
         if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->AfterStep(step));
         GS_RETURN_IF_ERROR(ReportSteps(MostPending(step), on_step));
       }
-      KeepModel(step);
       result.last_step = step;
-      result.saved = checkpointer_->Due(gradients_.position());
-      if (result.saved) GS_RETURN_IF_ERROR(Save(options_.checkpoint.best, &result));
+      GS_RETURN_IF_ERROR(AfterStep(step, on_step, &result));
     }
     if (result.stopped && !result.saved && result.last_step > 0 &&
         !options_.checkpoint.folder.empty()) {
-      GS_RETURN_IF_ERROR(Save(/*evaluate=*/false, &result));
+      GS_RETURN_IF_ERROR(Save(absl::nullopt, &result));
       result.saved = true;
     }
     work.reset();
@@ -227,9 +241,7 @@ class TrainerImpl : public Trainer {
     if (scaler_.has_value()) result.loss_scale = scaler_->scale();
     // Under ssp and asp others may have many steps to go, but they live: a lost one ends the wait.
     GS_RETURN_IF_ERROR(ddp_->Settle(Deadline::In(kSettleTimeout)));
-    if (!result.stopped) {
-      GS_ASSIGN_OR_RETURN(result.accuracies, EvaluateKept());
-    }
+    GS_RETURN_IF_ERROR(EvaluateKept(&result));
     GS_RETURN_IF_ERROR(Conclude(&result));
     return result;
   }
@@ -238,7 +250,20 @@ class TrainerImpl : public Trainer {
 
   int loader_threads() const override { return source_.loader_threads(); }
 
+  int64_t first_step() const override { return first_step_; }
+
   int64_t steps_per_epoch() const override { return inputs_.steps_per_epoch; }
+
+  const std::map<std::string, DataIdentity>& data() const override { return inputs_.identities; }
+
+  std::vector<std::string> data_remarks() const override {
+    std::vector<std::string> remarks;
+    for (const ImageDataset* split : {inputs_.train.get(), inputs_.test.get()}) {
+      if (split == nullptr) continue;
+      for (std::string& line : split->remarks()) remarks.push_back(std::move(line));
+    }
+    return remarks;
+  }
 
   std::string split() const override {
     return stage_ == nullptr ? gradients_.split() : SplitToString(stage_->split());
@@ -334,11 +359,40 @@ class TrainerImpl : public Trainer {
 
   Deadline NewDeadline() const { return Deadline::In(options_.timeout); }
 
+  // While a step waits for its batch. A disk may not answer, and the thread that asked it cannot be
+  // called back; but the job can end and say why.
+  absl::Status WaitForData(absl::string_view what, absl::Duration reading) {
+    const std::string so_far =
+        absl::StrCat(what, " has been being read for ",
+                     absl::FormatDuration(absl::Trunc(reading, absl::Seconds(1))));
+    if (sync_ != nullptr && options_.synchronised && !sync_->status().ok()) {
+      const absl::Status failed = sync_->status();
+      if (reading < kOddRead) return failed;
+      return absl::Status(failed.code(), absl::StrCat(failed.message(), "; ", so_far));
+    }
+    if (reading > options_.timeout) {
+      return absl::DeadlineExceededError(absl::StrCat(so_far, " (--timeout)"));
+    }
+    if (options_.interrupted && options_.interrupted() && reading > kOddRead) {
+      return absl::CancelledError(absl::StrCat("ended by a signal while ", so_far));
+    }
+    if (reading < options_.stall_after) {
+      data_stalled_ = false;
+    } else if (!data_stalled_ && options_.on_data_stall) {
+      data_stalled_ = true;
+      options_.on_data_stall(what, reading);
+    }
+    return absl::OkStatus();
+  }
+
   bool OfTokens() const { return inputs_.train_tokens != nullptr; }
 
   absl::StatusOr<Evaluation> EvaluateOnTest(SideChannel& side_channel, Deadline deadline) {
     const Mesh& mesh = options_.pipeline.mesh;
     EvaluationShare own;
+    own.batch_size = options_.batch_size;
+    own.threads = source_.threads();
+    own.prefetch_bytes = options_.prefetch_bytes;
     own.rank = mesh.cuts_model() ? replica_ : side_channel.rank();
     own.ranks = mesh.cuts_model() ? mesh.replicas() : side_channel.world_size();
     own.logits = [this](const at::Tensor& inputs) { return share_->TestLogits(inputs); };
@@ -346,10 +400,9 @@ class TrainerImpl : public Trainer {
     own.in_step = share_->tests_in_step();
     own.activity = activity();
     if (OfTokens()) {
-      return EvaluateModel(*model_, *inputs_.test_tokens, options_.batch_size, own, side_channel,
-                           deadline);
+      return EvaluateModel(*model_, inputs_.test_tokens, own, side_channel, deadline);
     }
-    return EvaluateModel(*model_, *inputs_.test, options_.batch_size, own, side_channel, deadline);
+    return EvaluateModel(*model_, inputs_.test, own, side_channel, deadline);
   }
 
   // Where the model is.
@@ -432,7 +485,8 @@ class TrainerImpl : public Trainer {
 
   absl::Status ReportSteps(size_t most_pending, const StepReports::OnStep& on_step) {
     return reports_.Take(most_pending, [&](const StepReport& report) {
-      if (DueToKeep(report.step)) kept_ends_[report.step] = report.end;
+      newest_end_ = report.end;
+      if (KeepsModelOf(report.step)) kept_[report.step].end = report.end;
       on_step(report);
     });
   }
@@ -470,6 +524,7 @@ class TrainerImpl : public Trainer {
     GS_ASSIGN_OR_RETURN(const JobState state,
                         checkpointer_->Resume(*model_, device_, *ddp_, *sync_, *side_channel_,
                                               Deadline::In(kEvaluationTimeout)));
+    if (options_.evaluate_only) return TakeAverage(state);
     if (state.step == 0) return absl::OkStatus();
     first_step_ = state.step + 1;
     skipped_steps_ = state.skipped_steps;
@@ -480,8 +535,47 @@ class TrainerImpl : public Trainer {
     return source_.Open(state.epoch, state.position);
   }
 
-  // A checkpoint is no part of any step, and its traffic and time are of none.
-  absl::Status Save(bool evaluate, TrainingResult* result) {
+  // An evaluation alone judges the average of the checkpoint, whether or not the flags ask for one.
+  absl::Status TakeAverage(const JobState& state) {
+    average_.reset();
+    if (state.average.empty()) return absl::OkStatus();
+    if (options_.shard_parameters) {
+      return FlagError("zero", "0 to 2 with --evaluate_only of a checkpoint with an average", "3");
+    }
+    average_.emplace(options_.ema_decay);
+    GS_RETURN_IF_ERROR(average_->Begin(*model_));
+    return average_->Import(state.average, state.average_updates);
+  }
+
+  // What follows a step: evaluations and a checkpoint, if they are due.
+  absl::Status AfterStep(int64_t step, const StepReports::OnStep& on_step, TrainingResult* result) {
+    result->saved = checkpointer_->Due(gradients_.position());
+    if (KeepsModelOf(step)) KeepModel(step);
+    // Rank 0's result is the job's, where workers train by themselves.
+    const bool point =
+        options_.one_pace && DueToEvaluate(step) && (options_.synchronised || rank_ == 0);
+    absl::optional<Evaluations> tested;
+    if (point || (result->saved && options_.checkpoint.best)) {
+      GS_RETURN_IF_ERROR(clock_.Drain());
+      GS_RETURN_IF_ERROR(ReportSteps(/*most_pending=*/0, on_step));  // for when the step ended
+      const auto evaluate = [&]() -> absl::Status {
+        GS_ASSIGN_OR_RETURN(tested, EvaluateWithAll());
+        return absl::OkStatus();
+      };
+      GS_RETURN_IF_ERROR(BesideSteps(evaluate, point ? nullptr : &result->checkpoint_time));
+      newest_test_ = {step, *tested};
+    }
+    if (point) AddPoint({step, newest_end_, *tested}, result);
+    return result->saved ? Save(tested, result) : absl::OkStatus();
+  }
+
+  void AddPoint(const EvaluationPoint& point, TrainingResult* result) const {
+    result->evaluations.push_back(point);
+    if (rank_ == 0 && options_.on_evaluation) options_.on_evaluation(point);
+  }
+
+  // Collective. What `body` does is no part of any step, and its traffic and time are of none.
+  absl::Status BesideSteps(const std::function<absl::Status()>& body, absl::Duration* time) {
     // A disk may take its time. Those who wait for this rank have a deadline of their own.
     const Activity::Wait wait(activity());
     GS_RETURN_IF_ERROR(clock_.Drain());
@@ -491,13 +585,22 @@ class TrainerImpl : public Trainer {
       GS_RETURN_IF_ERROR(
           share_->CheckFiniteParameters(Where(gradients_.position().step), NewDeadline()));
     }
-    absl::optional<double> accuracy;
     // Under asp the slowest may be far behind.
     GS_RETURN_IF_ERROR(ddp_->Settle(Deadline::In(kSettleTimeout)));
-    if (evaluate) {
-      GS_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateWithAll());
-      accuracy = evaluation.accuracy;
-    }
+    GS_RETURN_IF_ERROR(body());
+    const Spent after = SpentSoFar(*sync_);
+    if (time != nullptr) *time += (after - before).time;
+    // As if it had taken nothing.
+    measured_from_ = after - (before - measured_from_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Save(const absl::optional<Evaluations>& tested, TrainingResult* result) {
+    ++result->checkpoints;
+    return BesideSteps([&] { return WriteCheckpoint(tested); }, &result->checkpoint_time);
+  }
+
+  absl::Status WriteCheckpoint(const absl::optional<Evaluations>& tested) {
     JobState state;
     state.skipped_steps = skipped_steps_;
     if (scaler_.has_value()) state.loss_scaler = scaler_->state();
@@ -505,14 +608,8 @@ class TrainerImpl : public Trainer {
       state.average = average_->Export();
       state.average_updates = average_->updates();
     }
-    GS_RETURN_IF_ERROR(checkpointer_->Save(gradients_.position(), std::move(state), accuracy,
-                                           *model_, device_, *ddp_, *sync_, *side_channel_));
-    ++result->checkpoints;
-    const Spent after = SpentSoFar(*sync_);
-    result->checkpoint_time += (after - before).time;
-    // As if it had taken nothing.
-    measured_from_ = after - (before - measured_from_);
-    return absl::OkStatus();
+    return checkpointer_->Save(gradients_.position(), std::move(state), tested, *model_, device_,
+                               *ddp_, *sync_, *side_channel_);
   }
 
   absl::Status MeanLosses(TrainingResult* result) {
@@ -541,60 +638,116 @@ class TrainerImpl : public Trainer {
     GS_ASSIGN_OR_RETURN(result->epochs, reports_.tally().Share(*side_channel_, NewDeadline()));
     GS_ASSIGN_OR_RETURN(result->params_sha256, share_->ParamsSha256(NewDeadline()));
     if (options_.synchronised) GS_RETURN_IF_ERROR(CompareParameters(result->params_sha256));
-    if (options_.evaluate && !result->stopped) {
-      GS_ASSIGN_OR_RETURN(Evaluation evaluation, EvaluateWithAll());
-      result->weights_test_loss = evaluation.loss;
-      result->weights_test_accuracy = evaluation.accuracy;
-      if (average_.has_value()) {
-        GS_RETURN_IF_ERROR(average_->Swap(*model_));
-        GS_ASSIGN_OR_RETURN(evaluation, EvaluateWithAll());
-        GS_RETURN_IF_ERROR(average_->Swap(*model_));
+    result->averaged = average_.has_value();
+    if (options_.evaluate_only || (options_.evaluate && !result->stopped)) {
+      // One that was made after the last step is as good.
+      if (newest_test_.first != result->last_step || result->steps == 0) {
+        GS_ASSIGN_OR_RETURN(newest_test_.second, EvaluateWithAll());
       }
-      result->test_samples = evaluation.samples;
-      result->test_loss = evaluation.loss;
-      result->test_accuracy = evaluation.accuracy;
+      const Evaluations& tested = newest_test_.second;
+      result->weights_test_loss = tested.weights.loss;
+      result->weights_test_accuracy = tested.weights.accuracy;
+      result->test_samples = tested.judged().samples;
+      result->test_loss = tested.judged().loss;
+      result->test_accuracy = tested.judged().accuracy;
     }
     // Before the backend's, after which nobody would be told of a failure.
     GS_RETURN_IF_ERROR(share_->Finish());
     return sync_->Shutdown(NewDeadline());
   }
 
-  // Collective. What the model holds now, with rank 0's buffers.
-  absl::StatusOr<Evaluation> EvaluateWithAll() {
+  // Collective. What the model holds now and its average, if there is one, with rank 0's buffers.
+  absl::StatusOr<Evaluations> EvaluateWithAll() {
+    Evaluations tested;
+    GS_ASSIGN_OR_RETURN(tested.weights, EvaluateModelNow());
+    if (!average_.has_value()) return tested;
+    GS_RETURN_IF_ERROR(SwapAverage());
+    GS_ASSIGN_OR_RETURN(tested.average, EvaluateModelNow());
+    GS_RETURN_IF_ERROR(SwapAverage());
+    return tested;
+  }
+
+  absl::StatusOr<Evaluation> EvaluateModelNow() {
     GS_RETURN_IF_ERROR(ddp_->BroadcastBuffers(NewDeadline()));
     return EvaluateOnTest(*side_channel_, Deadline::In(kEvaluationTimeout));
   }
 
-  bool DueToKeep(int64_t step) const {
-    return rank_ == 0 && options_.evaluate_every > 0 && step % options_.evaluate_every == 0;
+  absl::Status SwapAverage() {
+    GS_RETURN_IF_ERROR(average_->Swap(*model_));
+    return ddp_->RefreshCopies();
   }
 
-  // Copies what a later evaluation needs, on rank 0 after every so many steps.
-  void KeepModel(int64_t step) {
-    if (!DueToKeep(step)) return;
-    clock_.Pause();
-    if (average_.has_value()) {
-      kept_.Keep(average_->tensors(), step);
-    } else {
-      kept_.Keep(*model_, step);
+  // A model as it was after some step, on rank 0.
+  struct KeptModel {
+    std::vector<at::Tensor> tensors;  // TensorsOf() it
+    absl::Duration end;               // of the step, when that is known
+  };
+
+  static std::vector<at::Tensor> TensorsOf(const Model& model) {
+    std::vector<at::Tensor> tensors = model.parameters();
+    for (const at::Tensor& buffer : model.buffers()) tensors.push_back(buffer);
+    return tensors;
+  }
+
+  static std::vector<at::Tensor> CopyOf(const std::vector<at::Tensor>& tensors) {
+    std::vector<at::Tensor> copies;
+    for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().clone());
+    return copies;
+  }
+
+  absl::Status SetModel(const std::vector<at::Tensor>& values) {
+    const std::vector<at::Tensor> tensors = TensorsOf(*model_);
+    for (size_t i = 0; i < tensors.size(); ++i) tensors[i].detach().copy_(values[i]);
+    return ddp_->RefreshCopies();
+  }
+
+  bool DueToEvaluate(int64_t step) const {
+    return options_.evaluate_every > 0 && step % options_.evaluate_every == 0;
+  }
+
+  bool KeepsModelOf(int64_t step) const {
+    return rank_ == 0 && !options_.one_pace && DueToEvaluate(step);
+  }
+
+  // So that what is kept until the end is bounded.
+  absl::Status CheckKeptBytes() const {
+    if (options_.one_pace || options_.evaluate_every == 0) return absl::OkStatus();
+    int64_t bytes = 0;
+    for (const at::Tensor& tensor : TensorsOf(*model_)) {
+      bytes += static_cast<int64_t>(tensor.nbytes());
     }
+    const int64_t most = std::max<int64_t>(1, kMostKeptBytes / std::max<int64_t>(1, bytes));
+    if (inputs_.steps / options_.evaluate_every <= most) return absl::OkStatus();
+    return FlagError(
+        "evaluate_every",
+        absl::StrCat("at least ", inputs_.steps / (most + 1) + 1, " in a job of ", inputs_.steps,
+                     " steps under ssp or asp, where rank 0 keeps a model of ", bytes / 1000000,
+                     " MB for each evaluation until the end, and at most ", kMostKeptBytes >> 20,
+                     " MiB of them"),
+        absl::StrCat(options_.evaluate_every));
+  }
+
+  // Copies what a later evaluation needs: one now would hold up rank 0, while others go on.
+  void KeepModel(int64_t step) {
+    clock_.Pause();
+    kept_[step].tensors = CopyOf(TensorsOf(*model_));
   }
 
   // Rank 0 evaluates what it kept, alone, while the others wait; the model is then as before.
-  absl::StatusOr<std::vector<AccuracyPoint>> EvaluateKept() {
-    std::vector<AccuracyPoint> points;
-    if (options_.evaluate_every == 0) return points;
-    if (rank_ == 0) {
+  absl::Status EvaluateKept(TrainingResult* result) {
+    if (options_.one_pace || options_.evaluate_every == 0) return absl::OkStatus();
+    if (!kept_.empty()) {
       SideChannel alone(WorkerGroup(), "curve");
-      GS_RETURN_IF_ERROR(kept_.ForEach(*model_, [&](int64_t step) {
-        const absl::StatusOr<Evaluation> evaluation = EvaluateOnTest(alone, Deadline::Never());
-        if (!evaluation.ok()) return evaluation.status();
-        points.push_back({step, kept_ends_.at(step), evaluation->accuracy});
-        return absl::OkStatus();
-      }));
+      const std::vector<at::Tensor> last = CopyOf(TensorsOf(*model_));
+      for (const auto& [step, kept] : kept_) {
+        GS_RETURN_IF_ERROR(SetModel(kept.tensors));
+        Evaluations tested;
+        GS_ASSIGN_OR_RETURN(tested.weights, EvaluateOnTest(alone, Deadline::Never()));
+        AddPoint({step, kept.end, tested}, result);
+      }
+      GS_RETURN_IF_ERROR(SetModel(last));
     }
-    GS_RETURN_IF_ERROR(side_channel_->Barrier(Deadline::In(kEvaluationTimeout)));
-    return points;
+    return side_channel_->Barrier(Deadline::In(kEvaluationTimeout));
   }
 
   // Ranks that compute in different types would train, but nobody could say what.
@@ -630,6 +783,8 @@ class TrainerImpl : public Trainer {
   // For others, who may be slow: whoever is lost, stopped or stuck is noticed by the group's watch.
   static constexpr absl::Duration kEvaluationTimeout = absl::Hours(24);
   static constexpr absl::Duration kSettleTimeout = absl::Hours(24);
+  static constexpr absl::Duration kOddRead = absl::Seconds(1);  // Most files take far less.
+  static constexpr int64_t kMostKeptBytes = int64_t{1} << 30;
 
   const TrainerOptions options_;
   const int rank_;
@@ -643,6 +798,7 @@ class TrainerImpl : public Trainer {
   std::unique_ptr<ChannelMoments> moments_;         // null unless BatchNorm is synchronised
   std::shared_ptr<Model> model_;
   absl::optional<WeightAverage> average_;  // with ema_decay, after Bind()
+  bool data_stalled_ = false;              // on_data_stall was told
   BatchSource source_;
   TrainingClock clock_;
   StepReports reports_;
@@ -654,13 +810,14 @@ class TrainerImpl : public Trainer {
   // What was spent before the measured steps, and since then on none of them.
   Spent measured_from_;
   int64_t skipped_steps_ = 0;
-  KeptModels kept_;                              // rank 0, with evaluate_every
-  std::map<int64_t, absl::Duration> kept_ends_;  // when their steps ended
+  absl::Duration newest_end_;  // StepReport::end of the newest step that was reported
+  std::pair<int64_t, Evaluations> newest_test_ = {0, {}};  // after which step
+  std::map<int64_t, KeptModel> kept_;                      // rank 0, with evaluate_every, by step
   std::unique_ptr<DistributedDataParallel> ddp_;
-  std::unique_ptr<ModelShare> share_;           // after Bind()
-  PipelineStage* stage_ = nullptr;              // the share, where that is a stage
-  ShareTraffic traffic_before_;                 // the first measured step
-  GradientComputer gradients_;                  // uses the above
+  std::unique_ptr<ModelShare> share_;  // after Bind()
+  PipelineStage* stage_ = nullptr;     // the share, where that is a stage
+  ShareTraffic traffic_before_;        // the first measured step
+  GradientComputer gradients_;         // uses the above
 };
 
 }  // namespace

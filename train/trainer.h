@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "data/data_identity.h"
 #include "group/side_channel.h"
 #include "pipeline/pipeline_place.h"
 #include "pipeline/slice_place.h"
@@ -21,19 +23,13 @@
 #include "sync/gradient_sync.h"
 #include "sync/staleness.h"
 #include "train/epoch_tally.h"
+#include "train/evaluation.h"
 #include "train/share_traffic.h"
 #include "train/step_report.h"
 #include "train/step_times.h"
 #include "train/trainer_options.h"
 
 namespace gradsync {
-
-// What rank 0's model could do after `step`.
-struct AccuracyPoint {
-  int64_t step = 0;
-  absl::Duration time;  // as TrainingResult::step_ends
-  double accuracy = 0;
-};
 
 struct TrainingResult {
   // Of steps that are the `step_stride`th, the 2 step_stride-th and so on since first_step. It is 1
@@ -42,20 +38,20 @@ struct TrainingResult {
   std::vector<StepTimes> times;  // of measured steps alone
   std::vector<double> losses;    // of this worker's batches
   std::vector<double> learning_rates;
-  // When a step ended, on a GPU there, since the first began; what evaluate_every costs is left
-  // out.
+  // When a step ended, on a GPU there, since the first began; what evaluations and checkpoints cost
+  // is left out.
   std::vector<absl::Duration> step_ends;
 
   int64_t steps = 0;           // that were trained, all of them
   int64_t measured_steps = 0;  // of those
-  // Rank 0, with evaluate_every; of the weights' average, where there is one. Models are kept as they were, and evaluated after the last step,
-  // so that nobody waits for an evaluation; which takes the memory of a model for each point.
-  std::vector<AccuracyPoint> accuracies;
+  // With evaluate_every, what TrainerOptions::on_evaluation heard of.
+  std::vector<EvaluationPoint> evaluations;
   std::vector<EpochPoint> epochs;
   double first_loss = 0;  // first step, mean over the side channel's workers
   // Last tenth of the steps in `losses` (at least one), likewise.
   double final_loss = 0;
   int64_t test_samples = 0;  // 0 when not evaluated
+  bool averaged = false;     // whether there is an average of the weights
   double test_loss = 0;      // this and the next: of the weights' average, where there is one
   double test_accuracy = 0;
   double weights_test_loss = 0;  // this and the next: of the weights themselves
@@ -97,14 +93,15 @@ class Trainer {
   virtual ~Trainer() = default;
 
   // Collective, once. Binds the model to `sync` and makes all workers start from rank 0's
-  // parameters. `moments` is another side channel of the same workers, for synchronised BatchNorm
-  // alone, which uses it in the midst of steps; null where there is none. With
+  // parameters. `workers` is another side channel, of all workers even where each trains by itself:
+  // it hands out the weights that rank 0 has read where `sync` does not, and then is used by
+  // synchronised BatchNorm alone, in the midst of steps; null where neither is needed. With
   // TrainerOptions::pipeline `sync` is of the ranks that hold the same stage, `side_channel` of all
   // ranks, and `place` says where this one is, or `slice` where the mesh has slices. All arguments
   // must outlive the trainer, `place` and `slice` themselves need not. Errors: those of
   // GradientSync, of DistributedDataParallel::Create, of PipelineStage and of TensorSlice.
   virtual absl::Status Bind(GradientSync* sync, SideChannel* side_channel,
-                            SideChannel* moments = nullptr, const PipelinePlace* place = nullptr,
+                            SideChannel* workers = nullptr, const PipelinePlace* place = nullptr,
                             const SlicePlace* slice = nullptr) = 0;
 
   // Collective, after Bind(). Trains all steps; `on_step` is called once for each, in order, when
@@ -119,9 +116,19 @@ class Trainer {
 
   virtual const Plan& plan() const = 0;  // after Bind()
 
-  virtual int loader_threads() const = 0;  // that prepare batches by now
+  virtual int loader_threads() const = 0;  // that prepare training's batches by now; 0: none
+
+  // The first step of Run(), after Bind(): above 1 in a job that goes on.
+  virtual int64_t first_step() const = 0;
 
   virtual int64_t steps_per_epoch() const = 0;
+
+  // What the job trains on, by split: "train", and "test" where it is used. All ranks should have the
+  // same.
+  virtual const std::map<std::string, DataIdentity>& data() const = 0;
+
+  // What a user should know of that, a line each (ImageDataset::remarks()).
+  virtual std::vector<std::string> data_remarks() const = 0;
 
   // The blocks before which stages begin, as --split takes them; empty without stages.
   virtual std::string split() const = 0;

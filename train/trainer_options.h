@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/activity.h"
@@ -22,6 +23,7 @@
 #include "plan/plan.h"
 #include "train/checkpoint_options.h"
 #include "train/compute_options.h"
+#include "train/evaluation.h"
 #include "train/kineto_trace.h"
 #include "train/loss_scaler.h"
 #include "train/recipe.h"
@@ -61,7 +63,8 @@ struct TrainerOptions {
   PipelineOptions pipeline;
   // BatchNorm by the moments of all workers' batches (models/sync_norm.h). Not with `cuda_graph`.
   bool sync_batchnorm = false;
-  // Evaluates an average of the weights (weight_average.h) with this decay; 0: the weights.
+  // Keeps an average of the weights (weight_average.h) with this decay beside them, by which
+  // evaluations judge the job; 0: none.
   double ema_decay = 0;
   uint64_t seed = 0;                  // of initial weights, order of samples and augmentation
   int threads = 1;                    // compute threads of this worker
@@ -87,9 +90,17 @@ struct TrainerOptions {
   std::function<absl::StatusOr<bool>(int64_t step)> stop_before;
   bool allow_nonfinite = false;  // go on with a loss or parameters that are infinite or NaN
   bool evaluate = false;         // on the test split, after the last step
-  int64_t evaluate_every = 0;    // also rank 0's parameters after every so many steps; 0: never
+  // Also after every so many steps, by all workers together; 0: never. The time is in no step's.
+  // Without bsp, where workers are at different steps, rank 0 keeps its model instead, and
+  // evaluates what it has kept alone at the end; Create() refuses more than 1 GiB of models.
+  int64_t evaluate_every = 0;
+  // Trains no step: evaluates the weights of `checkpoint`, and needs the test split alone.
+  bool evaluate_only = false;
+  // Rank 0 hears of each evaluation of evaluate_every at once. May be null.
+  std::function<void(const EvaluationPoint& point)> on_evaluation;
   // False: each worker trains by itself (topology local), with a side channel of its own alone.
   bool synchronised = true;
+  bool one_pace = true;  // false: workers are at different steps at a time (ssp, asp)
   // Owners alone keep parameters; the model's blocks are gathered one by one (sharded_step.h).
   bool shard_parameters = false;
   PlanOptions plan;               // bucket and chunk sizes; the world size is filled in
@@ -109,6 +120,12 @@ struct TrainerOptions {
   // Hears of one that a step has waited for for long (DdpOptions::on_stall). May be null.
   std::function<void(int64_t step, int bucket, absl::Duration waited)> on_stall;
   absl::Duration stall_after = absl::Seconds(5);
+  // Hears once of a sample that has been being read for that long while a step waits for it. May be
+  // null.
+  std::function<void(absl::string_view what, absl::Duration reading)> on_data_stall;
+  // Whether this process was asked to end, which a step that waits for data would not notice. Null:
+  // nobody asks.
+  std::function<bool()> interrupted;
 };
 
 }  // namespace gradsync

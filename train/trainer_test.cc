@@ -98,6 +98,8 @@ TEST(TrainerTest, AStragglerComputesLongerAndItsFirstGradientsAreLateToo) {
 TEST(TrainerTest, AccuraciesAreThoseOfTheModelAsItWasThen) {
   TrainerOptions options = Options();
   options.evaluate_every = 3;
+  std::vector<int64_t> heard;
+  options.on_evaluation = [&](const EvaluationPoint& point) { heard.push_back(point.step); };
   const auto run = [](const TrainerOptions& options) {
     auto trainer = Trainer::Create(options, 0, 1);
     const std::unique_ptr<GradientSync> sync = CreateLocalSync(UpdateSite::kWorker);
@@ -106,18 +108,29 @@ TEST(TrainerTest, AccuraciesAreThoseOfTheModelAsItWasThen) {
     return *(*trainer)->Run([](const StepReport&) {});
   };
   const TrainingResult result = run(options);
-  ASSERT_EQ(result.accuracies.size(), 2u);
+  ASSERT_EQ(result.evaluations.size(), 2u);
+  EXPECT_EQ(heard, (std::vector<int64_t>{3, 6}));
   ASSERT_EQ(result.step_ends.size(), 8u);
   for (size_t i = 0; i < 2; ++i) {
     TrainerOptions shorter = Options();
     shorter.steps = 3 * (i + 1);
     shorter.evaluate = true;
-    EXPECT_EQ(result.accuracies[i].step, shorter.steps);
-    EXPECT_EQ(result.accuracies[i].time, result.step_ends[shorter.steps - 1]);
-    EXPECT_EQ(result.accuracies[i].accuracy, run(shorter).test_accuracy);
+    EXPECT_EQ(result.evaluations[i].step, shorter.steps);
+    EXPECT_EQ(result.evaluations[i].time, result.step_ends[shorter.steps - 1]);
+    EXPECT_EQ(result.evaluations[i].tested.judged().accuracy, run(shorter).test_accuracy);
   }
   // And the result is that of all steps.
   EXPECT_EQ(result.params_sha256, run(Options()).params_sha256);
+  // The same where models are kept and evaluated at the end, by any number of threads.
+  options.one_pace = false;
+  options.loader_threads = 3;
+  const TrainingResult kept = run(options);
+  ASSERT_EQ(kept.evaluations.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(kept.evaluations[i].tested.weights.loss, result.evaluations[i].tested.weights.loss);
+    EXPECT_GT(kept.evaluations[i].time, absl::ZeroDuration());
+  }
+  EXPECT_EQ(kept.params_sha256, result.params_sha256);
 }
 
 TEST(TrainerTest, EveryStepIsReportedOnceInOrderWithItsLoss) {

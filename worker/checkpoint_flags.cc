@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -11,6 +12,9 @@
 #include "base/flag_error.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
+#include "checkpoint/read_weights.h"
+
+ABSL_DECLARE_FLAG(bool, evaluate_only);
 
 ABSL_FLAG(
     std::string, checkpoint, "",
@@ -21,14 +25,23 @@ ABSL_FLAG(std::string, checkpoint_every, "",
           "only after the last step");
 ABSL_FLAG(int, checkpoint_keep, gradsync::CheckpointOptions().keep,
           "how many checkpoints stay, the newest; DIR/best stays besides");
-ABSL_FLAG(bool, checkpoint_best, false,
-          "measure accuracy on the test split at each checkpoint; DIR/best is the most accurate");
+ABSL_FLAG(
+    bool, checkpoint_best, false,
+    "measure accuracy on the test split at each checkpoint; DIR/best is the most accurate, by "
+    "the average of the weights with --ema_decay");
 ABSL_FLAG(std::string, resume, "none",
           "what to go on from: none; auto, as --resume alone, the newest whole checkpoint of "
           "--checkpoint, or nothing if there is none; or a checkpoint's path");
 ABSL_FLAG(std::string, init_from, "",
           "file with weights that a new job starts from: a state dict of torch.save (.pt, .pth) or "
           "safetensors, with the model's names and sizes");
+ABSL_FLAG(std::string, init_key, "",
+          "which entry of --init_from's file has the weights, such as model_ema; empty: the one "
+          "that has the model's names, state_dict or model rather than an average");
+ABSL_FLAG(std::string, init_skip, "",
+          "regular expression (RE2): weights whose names it matches somewhere are not taken from "
+          "--init_from and keep their initial values, such as '^fc\\.' for another head; empty: "
+          "none");
 
 namespace gradsync {
 namespace {
@@ -46,10 +59,13 @@ constexpr absl::string_view kMayChange[] = {
     "checkpoint",      "checkpoint_keep",
     "checkpoint_best", "checkpoint_every",
     "resume",          "init_from",
+    "init_key",        "init_skip",
     "failure_timeout", "zero",
     "offload",         "server_tasks",
     "trace",           "trace_steps",
     "trace_bandwidth", "trace_placement",
+    "skip_damaged",    "check_data",
+    "evaluate_only",
 };
 
 absl::Status ParseEvery(absl::string_view text, CheckpointOptions* options) {
@@ -62,6 +78,21 @@ absl::Status ParseEvery(absl::string_view text, CheckpointOptions* options) {
                    text);
 }
 
+absl::Status CheckInit(const CheckpointOptions& options) {
+  if (options.init_from.empty()) {
+    if (!options.init_key.empty()) {
+      return FlagError("init_key", "none without --init_from", options.init_key);
+    }
+    if (!options.init_skip.empty()) {
+      return FlagError("init_skip", "none without --init_from", options.init_skip);
+    }
+  }
+  const std::string error = ErrorInRegex(options.init_skip);
+  if (error.empty()) return absl::OkStatus();
+  return FlagError("init_skip", absl::StrCat("a regular expression (", error, ")"),
+                   options.init_skip);
+}
+
 }  // namespace
 
 absl::StatusOr<CheckpointOptions> CheckpointOptionsFromFlags(
@@ -72,12 +103,21 @@ absl::StatusOr<CheckpointOptions> CheckpointOptionsFromFlags(
   options.keep = absl::GetFlag(FLAGS_checkpoint_keep);
   options.best = absl::GetFlag(FLAGS_checkpoint_best);
   options.init_from = UserPath(absl::GetFlag(FLAGS_init_from));
+  options.init_key = absl::GetFlag(FLAGS_init_key);
+  options.init_skip = absl::GetFlag(FLAGS_init_skip);
+  GS_RETURN_IF_ERROR(CheckInit(options));
   const std::string resume = absl::GetFlag(FLAGS_resume);
   if (resume == "auto") {
     options.resume = CheckpointOptions::Resume::kAuto;
   } else if (resume != "none" && !resume.empty()) {
     options.resume = CheckpointOptions::Resume::kPath;
     options.resume_path = UserPath(resume);
+  }
+  options.weights_only = absl::GetFlag(FLAGS_evaluate_only);
+  if (options.weights_only && options.init_from.empty() &&
+      options.resume == CheckpointOptions::Resume::kNone) {
+    return FlagError("evaluate_only", "--init_from=FILE or --resume, which name the weights",
+                     "neither");
   }
   if (options.keep < 1) {
     return FlagError("checkpoint_keep", "at least 1", absl::StrCat(options.keep));
@@ -91,6 +131,15 @@ absl::StatusOr<CheckpointOptions> CheckpointOptionsFromFlags(
   options.job = flags;
   for (absl::string_view name : kMayChange) options.job.erase(std::string(name));
   return options;
+}
+
+absl::Status RefuseCheckpoints(const CheckpointOptions& options, absl::string_view where) {
+  if (!options.wanted()) return absl::OkStatus();
+  if (!options.folder.empty()) {
+    return FlagError("checkpoint", absl::StrCat("none ", where), options.folder);
+  }
+  return FlagError("resume", absl::StrCat("none ", where, ", or --init_from for the weights alone"),
+                   options.resume_path);
 }
 
 }  // namespace gradsync

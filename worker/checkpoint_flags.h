@@ -6,7 +6,9 @@
 #include <map>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "train/checkpoint_options.h"
 
 namespace gradsync {
@@ -16,6 +18,10 @@ namespace gradsync {
 // expected and what came.
 absl::StatusOr<CheckpointOptions> CheckpointOptionsFromFlags(
     const std::map<std::string, std::string>& flags);
+
+// For jobs that neither write checkpoints nor resume: OK for options that ask for neither, else
+// INVALID_ARGUMENT naming the flag. `where`: "with stages (--mesh)".
+absl::Status RefuseCheckpoints(const CheckpointOptions& options, absl::string_view where);
 
 }  // namespace gradsync
 

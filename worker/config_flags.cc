@@ -6,10 +6,15 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "base/flag_effects.h"
 #include "base/program_main.h"
+#include "base/status_macros.h"
 #include "base/version.h"
 #include "base/yaml_flags.h"
+#include "models/model_table.h"
+#include "plan/job_spec.h"
 #include "torch/version.h"
+#include "worker/flag_effects.h"
 #include "worker/flag_topics.h"
 
 ABSL_FLAG(std::string, config, "",
@@ -27,6 +32,8 @@ namespace gradsync {
 FlagOptions WorkerFlagOptions() {
   FlagOptions options;
   options.alone = {{"resume", "auto"}};
+  options.aliases = {{"test_only", "evaluate_only"},
+                     {"test-only", "evaluate_only"}};  // torchvision's
   options.usage =
       "worker [flags]: one worker of a data-parallel training job. tools/launch starts whole jobs.";
   options.topics = WorkerTopics();
@@ -34,6 +41,19 @@ FlagOptions WorkerFlagOptions() {
   options.file_flag = "config";
   options.read_file = [](const std::string& path) { return ReadYamlFlags(UserPath(path), path); };
   return options;
+}
+
+absl::Status CheckFlagsTogether(const std::vector<FlagRecord>& flags, int rank) {
+  for (const FlagRecord& flag : flags) {
+    // An unknown model is for CreateModel() to name.
+    if (flag.name == "model" && FindModel(flag.value) == nullptr) return absl::OkStatus();
+  }
+  std::vector<std::string> overruled;
+  GS_RETURN_IF_ERROR(CheckFlagEffects(WorkerFlagEffects(), flags, &overruled));
+  for (const std::string& notice : overruled) {
+    if (rank == 0) PrintNotice("worker", notice);
+  }
+  return absl::OkStatus();
 }
 
 EffectiveFlags EffectiveFlagsFrom(std::vector<FlagRecord> flags, const JoinOptions& join) {
@@ -51,11 +71,16 @@ EffectiveFlags EffectiveFlagsFrom(std::vector<FlagRecord> flags, const JoinOptio
   EffectiveFlags effective;
   effective.flags = std::move(flags);
   for (FlagRecord& flag : effective.flags) {
+    // --zero and --offload say it too.
+    if (flag.name == "update" && flag.origin == "default") {
+      flag.value = UpdateSiteName(join.sync.job.update);
+    }
     const auto word = told.find(flag.name);
     if (word == told.end() || flag.origin != "default") continue;
     flag.value = word->second;
     flag.origin = join.launcher;
   }
+  effective.without_effect = FlagsWithoutEffect(WorkerFlagEffects(), effective.flags);
   effective.topics = WorkerTopics();
   effective.print_all = absl::GetFlag(FLAGS_print_config);
   effective.write_to = UserPath(absl::GetFlag(FLAGS_write_config));

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/flags.h"
 #include "join/join.h"
 #include "worker/effective_flags.h"
@@ -14,6 +15,11 @@ namespace gradsync {
 // How //worker reads its command line: --config=FILE.yaml sets flags that the command line does
 // not.
 FlagOptions WorkerFlagOptions();
+
+// Refuses a flag that somebody set and that has no effect beside the others (flag_effects.h). What
+// the command line overrules of a job file is printed as a notice on rank 0. `flags` as they were
+// parsed. Errors: INVALID_ARGUMENT naming the flag, on what its effect depends and what came.
+absl::Status CheckFlagsTogether(const std::vector<FlagRecord>& flags, int rank);
 
 // `flags` as they were parsed, with what the launcher said in place of defaults; `join` has that.
 EffectiveFlags EffectiveFlagsFrom(std::vector<FlagRecord> flags, const JoinOptions& join);

@@ -1,10 +1,8 @@
 #include "worker/data_flags.h"
 
 #include <string>
-#include <utility>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/byte_sizes.h"
 #include "base/flag_error.h"
@@ -26,6 +24,13 @@ ABSL_FLAG(std::string, sampler, "gradsync",
 ABSL_FLAG(gradsync::ByteSize, prefetch_bytes,
           gradsync::ByteSize{gradsync::TrainerOptions().prefetch_bytes},
           "memory for batches that are prepared ahead of the step, of 2 to 8 batches");
+ABSL_FLAG(int64_t, skip_damaged, 0,
+          "how many files of an image folder may be damaged: each is named, and the next file that "
+          "can be read takes its place; 0: a damaged file ends the job");
+ABSL_FLAG(
+    bool, check_data, false,
+    "read and decode every sample once, on --loader_threads threads (0: all cores), print all "
+    "files that cannot be read, and end without training, with exit code 2 if there are any");
 
 namespace gradsync {
 namespace {
@@ -45,16 +50,8 @@ absl::Status ImagesFromFlags(ImageFolderOptions* images) {
     return FlagError("crop", "resized or padded", crop);
   }
   images->scaled_decoding = absl::GetFlag(FLAGS_scaled_decoding);
-  return absl::OkStatus();
-}
-
-// The flags of image folders change nothing else.
-absl::Status CheckNoImageFlags(const std::string& data) {
-  for (const auto& [flag, given] :
-       {std::make_pair("image_size", absl::GetFlag(FLAGS_image_size) != 0),
-        std::make_pair("crop", !absl::GetFlag(FLAGS_crop).empty()),
-        std::make_pair("scaled_decoding", !absl::GetFlag(FLAGS_scaled_decoding))}) {
-    if (given) return FlagError(flag, "to be left out unless --data=imagefolder:DIR", data);
+  if (absl::GetFlag(FLAGS_skip_damaged) < 0) {
+    return FlagError("skip_damaged", "at least 0", absl::StrCat(absl::GetFlag(FLAGS_skip_damaged)));
   }
   return absl::OkStatus();
 }
@@ -62,14 +59,13 @@ absl::Status CheckNoImageFlags(const std::string& data) {
 }  // namespace
 
 absl::Status DataOptionsFromFlags(TrainerOptions* options) {
-  if (absl::StartsWith(options->data, "imagefolder:")) {
-    GS_RETURN_IF_ERROR(ImagesFromFlags(&options->dataset.images));
-  } else {
-    GS_RETURN_IF_ERROR(CheckNoImageFlags(options->data));
-  }
+  GS_RETURN_IF_ERROR(ImagesFromFlags(&options->dataset.images));
+  options->dataset.skip_damaged = absl::GetFlag(FLAGS_skip_damaged);
   GS_ASSIGN_OR_RETURN(options->sampler, ParseSampleOrder(absl::GetFlag(FLAGS_sampler)));
   options->prefetch_bytes = absl::GetFlag(FLAGS_prefetch_bytes).bytes;
   return absl::OkStatus();
 }
+
+bool WantsDataCheck() { return absl::GetFlag(FLAGS_check_data); }
 
 }  // namespace gradsync

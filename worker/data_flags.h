@@ -14,6 +14,9 @@ namespace gradsync {
 // data.
 absl::Status DataOptionsFromFlags(TrainerOptions* options);
 
+// Whether --check_data asks to read the data once instead of training.
+bool WantsDataCheck();
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_WORKER_DATA_FLAGS_H_

@@ -28,6 +28,10 @@ bool IsOfTheJob(const FlagRecord& flag) {
          std::end(kNotOfTheJob);
 }
 
+bool Contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 // `line` of each flag that it has one for, under its topic's title.
 template <typename Line>
 std::string ByTopic(const EffectiveFlags& effective, const Line& line) {
@@ -69,8 +73,9 @@ std::string NotableFlags(const std::vector<FlagRecord>& flags) {
 }
 
 std::string AllFlags(const EffectiveFlags& flags) {
-  return ByTopic(flags, [](const FlagRecord& flag) {
-    return absl::StrCat(YamlLine(flag), "  # ", flag.origin, "\n");
+  return ByTopic(flags, [&](const FlagRecord& flag) {
+    return absl::StrCat(YamlLine(flag), "  # ", flag.origin,
+                        Contains(flags.without_effect, flag.name) ? ", without effect" : "", "\n");
   });
 }
 
@@ -78,8 +83,9 @@ std::string JobFile(const EffectiveFlags& flags) {
   return absl::StrCat(
       "# All flags of a run, for //worker's --config. How many workers and servers there are is\n"
       "# for whoever starts them.\n",
-      ByTopic(flags, [](const FlagRecord& flag) {
-        return IsOfTheJob(flag) ? absl::StrCat(YamlLine(flag), "\n") : std::string();
+      ByTopic(flags, [&](const FlagRecord& flag) {
+        const bool written = IsOfTheJob(flag) && !Contains(flags.without_effect, flag.name);
+        return written ? absl::StrCat(YamlLine(flag), "\n") : std::string();
       }));
 }
 

@@ -13,8 +13,9 @@
 namespace gradsync {
 
 struct EffectiveFlags {
-  std::vector<FlagRecord> flags;  // all of //worker, by name, the launcher's words put in
-  std::vector<FlagTopic> topics;  // the order in which files show them
+  std::vector<FlagRecord> flags;            // all of //worker, by name, the launcher's words put in
+  std::vector<FlagTopic> topics;            // the order in which files show them
+  std::vector<std::string> without_effect;  // names of those that do nothing in this job
   bool print_all = false;
   std::string write_to;  // path of a job file that gives the same run; empty: none
 };
@@ -23,11 +24,13 @@ struct EffectiveFlags {
 // who did. One line, without its end. Pure.
 std::string NotableFlags(const std::vector<FlagRecord>& flags);
 
-// Each flag as a line of YAML with its origin as a comment, by topic. Pure.
+// Each flag as a line of YAML with its origin, and whether it does nothing in this job, as a
+// comment, by topic. Pure.
 std::string AllFlags(const EffectiveFlags& flags);
 
-// A job file: the values of all flags that say what the job is. Those that say who a process is,
-// where the others are, and where this run's records go, are left to whoever starts it again.
+// A job file: the values of all flags that say what the job is, but for those that do nothing in
+// it. Those that say who a process is, where the others are, and where this run's records go, are
+// left to whoever starts it again.
 // Pure.
 std::string JobFile(const EffectiveFlags& flags);
 

@@ -68,14 +68,18 @@ absl::StatusOr<std::vector<proto::ProcessTrace>> GatherTraces(const WorkerGroup&
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> clocks,
                       group.store->AllGather(group.Key("trace/clocks"), group.rank,
                                              group.world_size, clock, deadline));
+  // The store holds one trace at a time, however many ranks there are.
+  const auto turn = [&group](int rank) { return group.Key(absl::StrCat("trace/turn/", rank)); };
   const auto key = [&group](int rank) { return group.Key(absl::StrCat("trace/process/", rank)); };
   if (group.rank != 0) {
+    GS_RETURN_IF_ERROR(group.store->Get(turn(group.rank), deadline).status());
     if (clock != clocks[0]) GS_RETURN_IF_ERROR(AskTime(group, &own, deadline));
     GS_RETURN_IF_ERROR(group.store->Set(key(group.rank), own.SerializeAsString(), deadline));
     return traces;
   }
   traces.push_back(std::move(own));
   for (int rank = 1; rank < group.world_size; ++rank) {
+    GS_RETURN_IF_ERROR(group.store->Set(turn(rank), "", deadline));
     if (clocks[rank] != clock) GS_RETURN_IF_ERROR(TellTime(group, rank, deadline));
     GS_ASSIGN_OR_RETURN(const std::string bytes, group.store->Get(key(rank), deadline));
     GS_RETURN_IF_ERROR(group.store->Set(key(rank), "", deadline));  // its memory is free

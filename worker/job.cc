@@ -30,6 +30,7 @@
 #include "train/data_wait.h"
 #include "train/precision.h"
 #include "train/trainer.h"
+#include "worker/checkpoint_flags.h"
 #include "worker/effective_flags.h"
 #include "worker/live_metrics.h"
 #include "worker/memory_line.h"
@@ -64,12 +65,11 @@ absl::Status ValidateFp16(const JobOptions& options) {
 
 // Workers that train by themselves end with different models, of which a checkpoint has one.
 absl::Status ValidateCheckpoint(const JobOptions& options) {
-  if (!options.trainer.checkpoint.wanted() || options.join.meet.world_size == 1 ||
-      options.join.sync.job.topology != Topology::kLocal) {
+  if (options.join.sync.job.topology != Topology::kLocal || options.join.meet.world_size == 1) {
     return absl::OkStatus();
   }
-  return FlagError("checkpoint", "none with --topology=local and more than one worker",
-                   options.trainer.checkpoint.folder);
+  return RefuseCheckpoints(options.trainer.checkpoint,
+                           "with --topology=local and more than one worker");
 }
 
 absl::Status Validate(const JobOptions& options) {
@@ -137,14 +137,32 @@ void PrintMemory(const TrainingResult& result, bool activation_checkpointing) {
               activation_checkpointing ? ", with activation checkpointing" : "");
 }
 
-// `workers` that trained together; `average`: what was evaluated last is the weights' average.
-void PrintResult(const TrainingResult& result, int workers, bool average) {
-  if (result.test_samples > 0 && average) {
+void PrintEvaluation(const EvaluationPoint& point) {
+  const Evaluation& judged = point.tested.judged();
+  std::printf("step %ld test loss %.4f accuracy %.2f %%", static_cast<long>(point.step),
+              judged.loss, 100 * judged.accuracy);
+  if (point.tested.average.has_value()) {
+    std::printf(" (average of the weights; the weights %.2f %%)",
+                100 * point.tested.weights.accuracy);
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+// `workers` that trained together.
+void PrintResult(const TrainingResult& result, int workers, bool evaluate_only) {
+  if (result.test_samples > 0 && result.averaged) {
     std::printf("test loss %.4f accuracy %.2f %% without averaging the weights\n",
                 result.weights_test_loss, 100 * result.weights_test_accuracy);
   }
   if (result.test_samples > 0) {
     std::printf("test loss %.4f accuracy %.2f %%\n", result.test_loss, 100 * result.test_accuracy);
+  }
+  if (evaluate_only) {
+    std::printf("evaluated on %ld samples, no step trained, params_sha256 %s\n",
+                static_cast<long>(result.test_samples), result.params_sha256.c_str());
+    std::fflush(stdout);
+    return;
   }
   std::printf("waited for data %.1f %% of the time\n", 100 * DataWaitShare(result.times));
   if (workers > 1 && !result.epochs.empty()) {
@@ -189,15 +207,28 @@ class Job {
     options_.trainer.checkpoint.say = PrintLine;
     options_.trainer.synchronised =
         options_.join.sync.job.topology != Topology::kLocal || options_.join.mesh.cuts_model();
+    options_.trainer.one_pace = options_.join.sync.job.consistency.bulk();
     options_.trainer.stop_before = [this](int64_t step) { return StopBefore(step); };
+    options_.trainer.on_evaluation = [this](const EvaluationPoint& point) {
+      PrintEvaluation(point);
+      seeing_->OnEvaluation(point);
+    };
     GS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(options_.trainer, rank(), options_.join.meet.world_size));
+    if (rank() == 0 && options_.log_every > 0) {
+      for (const std::string& line : trainer_->data_remarks()) PrintLine(line);
+    }
+    // Paths may differ, as of folders on each rank's own disk, so what the data are is compared.
+    for (const auto& [split, identity] : trainer_->data()) {
+      const std::string flag = split == "train" ? "data" : absl::StrCat("data (", split, " split)");
+      options_.join.same_on_all_ranks[flag] = identity.ToString();
+    }
     GS_ASSIGN_OR_RETURN(member_, Join(options_.join));
     PrintUnguarded(options_.join.sync.job.link, member_->group());
     if (rank() == 0) PrintServersInWorkers(member_->options(), options_.log_every);
-    moments_ = std::make_unique<SideChannel>(member_->group(), "batchnorm");
+    workers_ = std::make_unique<SideChannel>(member_->group(), "workers");
     const absl::Status bound =
-        trainer_->Bind(&member_->sync(), &member_->side_channel(), moments_.get(),
+        trainer_->Bind(&member_->sync(), &member_->side_channel(), workers_.get(),
                        member_->pipeline(), member_->slice());
     if (!bound.ok()) member_->Fail(bound).IgnoreError();
     return bound;
@@ -237,8 +268,9 @@ class Job {
     progress.samples_per_step =
         options_.trainer.batch_size * options_.trainer.accumulate * Replicas();
     progress.steps_per_epoch = trainer_->steps_per_epoch();
-    seeing_->Begin(progress);
-    if (options_.catch_interrupt) options_.catch_interrupt();
+    seeing_->Begin(progress, trainer_->first_step());
+    // An evaluation alone has nothing to keep: a signal ends it.
+    if (options_.catch_interrupt && !options_.trainer.evaluate_only) options_.catch_interrupt();
     if (live_metrics_ != nullptr) live_metrics_->Begin(member_->sync());
     const absl::StatusOr<TrainingResult> result = trainer_->Run([this](const StepReport& report) {
       if (options_.newest_step != nullptr) *options_.newest_step = report.step;
@@ -252,7 +284,9 @@ class Job {
       std::printf("params_sha256 %s\n", result->params_sha256.c_str());
       std::fflush(stdout);
     }
-    if (rank() == 0) {
+    if (rank() == 0 && options_.trainer.evaluate_only) {
+      PrintResult(*result, Replicas(), /*evaluate_only=*/true);
+    } else if (rank() == 0) {
       PrintMemory(*result, options_.trainer.model.activation_checkpointing);
       const SyncOptions& sync = member_->options();
       const int own_servers = sync.servers_in_workers ? static_cast<int>(sync.servers.size()) : 0;
@@ -264,7 +298,7 @@ class Job {
       const std::string stages = StageLine(result->times, trainer_->split());
       if (!stages.empty()) PrintLine(stages);
       PrintResult(*result, options_.trainer.synchronised ? Replicas() : 1,
-                  options_.trainer.ema_decay > 0);
+                  /*evaluate_only=*/false);
     }
     GS_RETURN_IF_ERROR(seeing_->Finish(*member_, trainer_->plan(), *result));
     if (!options_.metrics_json.empty()) {
@@ -287,7 +321,7 @@ class Job {
 
   JobOptions options_;
   std::unique_ptr<Member> member_;
-  std::unique_ptr<SideChannel> moments_;  // of synchronised BatchNorm
+  std::unique_ptr<SideChannel> workers_;  // Trainer::Bind()
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<Seeing> seeing_;
   std::unique_ptr<LiveMetrics> live_metrics_;  // null unless wanted

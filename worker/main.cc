@@ -14,12 +14,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
-#include "base/first_process.h"
+#include "base/check_writable.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/grpc_health.h"
 #include "base/grpc_reflection.h"
 #include "base/keep_memory.h"
+#include "base/last_words.h"
+#include "base/openmp_binding.h"
 #include "base/program_main.h"
 #include "base/raise_file_limit.h"
 #include "base/security_flags.h"
@@ -30,6 +32,7 @@
 #include "join/sync_flags.h"
 #include "train/describe_job.h"
 #include "train/trainer_options.h"
+#include "worker/check_data.h"
 #include "worker/checkpoint_flags.h"
 #include "worker/config_flags.h"
 #include "worker/data_flags.h"
@@ -40,6 +43,7 @@
 #include "worker/offload_flags.h"
 #include "worker/operation_flags.h"
 #include "worker/pipeline_flags.h"
+#include "worker/recipe_flags.h"
 #include "worker/seeing_flags.h"
 #include "worker/sharding_flags.h"
 #include "worker/slice_flags.h"
@@ -60,9 +64,11 @@ ABSL_FLAG(
     int, local_rank, -1,
     "this worker's number on its host, from 0, by which --device=cuda chooses a GPU; -1: from "
     "torchrun, Slurm or MPI");
-ABSL_FLAG(std::string, master, "",
-          "host:port of the store, which rank 0 holds (port 0: any free one, see --port_file), "
-          "needed for more than one worker; empty: from torchrun, Slurm or MPI");
+ABSL_FLAG(
+    std::string, master, "",
+    "host:port of the store, which rank 0 holds (port 0: any free one, see --port_file), "
+    "needed for more than one worker; on rank 0 0.0.0.0:PORT listens at all addresses; empty: "
+    "from torchrun, Slurm or MPI");
 ABSL_FLAG(std::string, port_file, "", "file to which rank 0 writes the store's host:port");
 ABSL_FLAG(std::string, run_id, "",
           "name of the run, the same for all processes of the job; empty: from the launcher");
@@ -98,6 +104,7 @@ constexpr absl::string_view kOfEachRank[] = {
     "run_id",
     "attempt",
     "master",
+    "data",  // where it lies: what it is the ranks compare when they have opened it
     "port_file",
     "interface",
     "device",
@@ -155,18 +162,21 @@ absl::Status WatchFromOutside(JobOptions* job) {
   return absl::OkStatus();
 }
 
-// Flags win over the launcher's variables.
+// Flags win over the launcher's variables, which are not even read where flags say all.
 absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
+  GS_RETURN_IF_ERROR(ResolveRecipeDefaults(&flags));
   JobOptions job;
   const int server_tasks = absl::GetFlag(FLAGS_server_tasks);
-  GS_ASSIGN_OR_RETURN(job.join, JoinOptionsFromEnvironment(server_tasks));
+  PlaceByFlags place;
+  if (absl::GetFlag(FLAGS_rank) >= 0) place.rank = absl::GetFlag(FLAGS_rank);
+  if (absl::GetFlag(FLAGS_world_size) >= 0) place.world_size = absl::GetFlag(FLAGS_world_size);
+  place.master = absl::GetFlag(FLAGS_master);
+  GS_ASSIGN_OR_RETURN(job.join, JoinOptionsFromEnvironment(server_tasks, place));
   MeetOptions& meet = job.join.meet;
-  if (absl::GetFlag(FLAGS_rank) >= 0) meet.rank = absl::GetFlag(FLAGS_rank);
-  if (absl::GetFlag(FLAGS_world_size) >= 0) meet.world_size = absl::GetFlag(FLAGS_world_size);
-  if (!absl::GetFlag(FLAGS_master).empty()) meet.master = absl::GetFlag(FLAGS_master);
   if (!absl::GetFlag(FLAGS_run_id).empty()) meet.run_id = absl::GetFlag(FLAGS_run_id);
   if (absl::GetFlag(FLAGS_attempt) >= 0) meet.attempt = absl::GetFlag(FLAGS_attempt);
   GS_ASSIGN_OR_RETURN(meet.credentials, CredentialsFromFlags(meet.credentials.secret));
+  meet.notice = [](const std::string& text) { PrintNotice("worker", text); };
   meet.interface = absl::GetFlag(FLAGS_interface);
   meet.timeout = absl::GetFlag(FLAGS_timeout);
   GS_ASSIGN_OR_RETURN(meet.failure_timeout, FailureTimeoutFromFlags());
@@ -195,6 +205,14 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
                                        absl::FormatDuration(absl::Trunc(waited, absl::Seconds(1))),
                                        " so far"));
   };
+  job.trainer.on_data_stall = [](absl::string_view what, absl::Duration reading) {
+    PrintNotice(
+        "worker",
+        absl::StrCat("a step waits for ", what, ", which has been being read for ",
+                     absl::FormatDuration(absl::Trunc(reading, absl::Seconds(1))), " so far"));
+  };
+  job.trainer.interrupted = [] { return InterruptSignal().load() != 0; };
+  job.trainer.dataset.say = [](absl::string_view line) { PrintNotice("worker", line); };
   job.trainer.stall_after = std::min(job.trainer.stall_after, meet.failure_timeout / 2);
   job.trainer.plan.codec = job.join.sync.job.codec;
   job.trainer.ranks_on_host = job.join.ranks_on_host;
@@ -203,10 +221,29 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   GS_RETURN_IF_ERROR(ShardingFromFlags(&job));
   GS_RETURN_IF_ERROR(OffloadFromFlags(&job));
   GS_RETURN_IF_ERROR(DataParallelFromFlags(&job));
+  GS_RETURN_IF_ERROR(CheckFlagsTogether(flags, meet.rank));
   job.flags = EffectiveFlagsFrom(std::move(flags), job.join);
   GS_ASSIGN_OR_RETURN(job.seeing, SeeingFromFlags(meet.rank));
   GS_RETURN_IF_ERROR(WatchFromOutside(&job));
   return job;
+}
+
+void PrintDroppedBinding(const JobOptions& job) {
+  const std::string dropped = DroppedOpenMpBinding();
+  if (dropped.empty() || job.join.meet.rank != 0) return;
+  PrintNotice("worker",
+              absl::StrCat(dropped,
+                           " is left out: it would bind the threads of all workers of a host, "
+                           "loaders and links included, to the same cores"));
+}
+
+// Found before the first step, and before others meet this rank. What Job opens itself is not here.
+absl::Status CheckOutputs(const JobOptions& job) {
+  GS_RETURN_IF_ERROR(CheckWritable("metrics_json", job.metrics_json));
+  GS_RETURN_IF_ERROR(CheckWritable("metrics_port_file", job.live_metrics.port_file));
+  if (job.join.meet.rank != 0) return absl::OkStatus();
+  GS_RETURN_IF_ERROR(CheckWritable("port_file", UserPath(absl::GetFlag(FLAGS_port_file))));
+  return CheckWritable("write_config", job.flags.write_to);
 }
 
 // Returns the exit code.
@@ -224,6 +261,7 @@ int PrintModel(const TrainerOptions& options) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
+  gradsync::SayWhyItEnds();
   gradsync::EndBySignalsAsFirstProcess();
   gradsync::KeepFreedMemory();
   gradsync::RaiseFileLimit();
@@ -239,9 +277,13 @@ int main(int argc, char** argv) {
   if (job.ok() && gradsync::WantsDescription()) {
     return gradsync::ExitCode("worker", gradsync::PrintModel(job->trainer));
   }
+  if (job.ok() && gradsync::WantsDataCheck()) {
+    return gradsync::ExitCode("worker", gradsync::CheckData(job->trainer));
+  }
+  if (job.ok()) gradsync::PrintDroppedBinding(*job);
   gradsync::JobOutcome outcome;
-  outcome.status = job.status();
-  if (job.ok()) outcome = gradsync::RunJob(*std::move(job));
+  outcome.status = job.ok() ? gradsync::CheckOutputs(*job) : job.status();
+  if (outcome.status.ok()) outcome = gradsync::RunJob(*std::move(job));
   if (!outcome.status.ok()) {
     gradsync::PrintError("worker", outcome.status.ToString());
   } else if (!outcome.ended_by.empty()) {

@@ -6,6 +6,7 @@
 
 #include "base/flags.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "base/version.h"
 #include "base/write_file.h"
 #include "data/sampler.h"
@@ -61,7 +62,7 @@ void FillJob(const JobOptions& options, const Plan& plan, proto::WorkerMetrics* 
   }
   metrics->set_model(options.trainer.model.name);
   metrics->set_activation_checkpointing(options.trainer.model.activation_checkpointing);
-  metrics->set_data(options.trainer.data);
+  metrics->set_data(EscapedAsUtf8(options.trainer.data));
   metrics->set_batch_size(static_cast<int32_t>(options.trainer.batch_size));
   metrics->set_threads(options.trainer.threads);
   metrics->set_precision(PrecisionName(options.trainer.compute.precision));
@@ -84,7 +85,7 @@ void FillFlags(const std::vector<FlagRecord>& flags, proto::WorkerMetrics* metri
   for (const FlagRecord& flag : flags) {
     proto::FlagValue& value = *metrics->add_flags();
     value.set_name(flag.name);
-    value.set_value(flag.value);
+    value.set_value(EscapedAsUtf8(flag.value));
     value.set_origin(flag.origin);
   }
 }
@@ -204,6 +205,7 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& s
   metrics.set_first_step(static_cast<int32_t>(result.first_step));
   metrics.set_checkpoints(result.checkpoints);
   metrics.set_checkpoint_seconds(absl::ToDoubleSeconds(result.checkpoint_time));
+  metrics.set_test_samples(static_cast<double>(result.test_samples));
   metrics.set_test_loss(result.test_loss);
   metrics.set_test_accuracy(result.test_accuracy);
   const double steps = std::max(1.0, static_cast<double>(result.measured_steps));
@@ -216,11 +218,13 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& s
   metrics.set_peak_tensor_bytes(static_cast<double>(result.peak_tensor_bytes));
   metrics.set_params_sha256(result.params_sha256);
   FillRecipe(options, result, &metrics);
-  for (const AccuracyPoint& accuracy : result.accuracies) {
+  for (const EvaluationPoint& evaluation : result.evaluations) {
     proto::CurvePoint& point = *metrics.add_accuracy_curve();
-    point.set_seconds(absl::ToDoubleSeconds(accuracy.time));
-    point.set_step(static_cast<double>(accuracy.step));
-    point.set_accuracy(accuracy.accuracy);
+    point.set_seconds(absl::ToDoubleSeconds(evaluation.time));
+    point.set_step(static_cast<double>(evaluation.step));
+    point.set_loss(evaluation.tested.judged().loss);
+    point.set_accuracy(evaluation.tested.judged().accuracy);
+    point.set_weights_accuracy(evaluation.tested.weights.accuracy);
   }
   metrics.set_max_staleness(static_cast<int32_t>(result.staleness.max()));
   for (int64_t steps : result.staleness.histogram) {

@@ -18,6 +18,10 @@ ABSL_FLAG(double, dropout, -1,
 ABSL_FLAG(bool, activation_checkpointing, false,
           "keep only the input of each block (of residual layers, convolutions or attention) for "
           "backward and compute the rest again there: less memory, more time, the same bits");
+ABSL_FLAG(
+    int64_t, classes, 0,
+    "outputs of the model, at least as many as the data has classes (or a text has tokens); 0: "
+    "as many as the data has");
 ABSL_FLAG(bool, describe_model, false,
           "print the model's blocks, their parameters and outputs, and end without training");
 
@@ -28,6 +32,7 @@ void SetModelFlags(ModelOptions* options) {
   options->gpt_layers = absl::GetFlag(FLAGS_gpt_layers);
   options->gpt_heads = absl::GetFlag(FLAGS_gpt_heads);
   options->gpt_context = absl::GetFlag(FLAGS_gpt_context);
+  options->classes = absl::GetFlag(FLAGS_classes);
   const double dropout = absl::GetFlag(FLAGS_dropout);
   if (dropout != -1) options->dropout = dropout;
   options->activation_checkpointing = absl::GetFlag(FLAGS_activation_checkpointing);

@@ -42,9 +42,6 @@ absl::StatusOr<OperationOptions> OperationsFromFlags(int rank, int local_rank) {
     return FlagError("metrics_port", "a port up to 65535, with the local rank added, 0 or -1",
                      absl::StrCat(port));
   }
-  if (!metrics.port_file.empty() && !metrics.wanted()) {
-    return FlagError("metrics_port_file", "none without --metrics_port", metrics.port_file);
-  }
   return options;
 }
 

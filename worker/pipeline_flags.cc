@@ -14,6 +14,7 @@
 #include "plan/job_spec.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/precision.h"
+#include "worker/checkpoint_flags.h"
 
 namespace {
 
@@ -160,12 +161,8 @@ absl::Status CheckPipeline(const JobOptions& job) {
   if (trainer.max_norm > 0) return refuse("max_norm", "0", absl::StrCat(trainer.max_norm));
   if (trainer.sync_batchnorm) return refuse("sync_batchnorm", "false", "true");
   if (trainer.ema_decay > 0) return refuse("ema_decay", "0", absl::StrCat(trainer.ema_decay));
-  if (trainer.evaluate_every > 0) {
-    return refuse("evaluate_every", "0", absl::StrCat(trainer.evaluate_every));
-  }
-  if (trainer.checkpoint.wanted()) {
-    return refuse("checkpoint", "none, nor --resume", trainer.checkpoint.folder);
-  }
+  GS_RETURN_IF_ERROR(RefuseCheckpoints(
+      trainer.checkpoint, mesh.has_pipeline() ? "with stages (--mesh)" : "with slices (--mesh)"));
   if (!trainer.straggler.nobody()) return refuse("straggler", "none", trainer.straggler.text());
   if (job.seeing.trace.wanted()) return refuse("trace", "none", job.seeing.trace.path);
   return absl::OkStatus();

@@ -16,7 +16,9 @@
 ABSL_FLAG(std::string, optimizer, "sgd", "optimizer: sgd, adam or adamw");
 ABSL_FLAG(double, momentum, 0.9, "momentum of sgd");
 ABSL_FLAG(bool, nesterov, false, "use Nesterov's momentum with sgd");
-ABSL_FLAG(double, weight_decay, 5e-4, "L2 penalty (sgd, adam) or decoupled decay (adamw)");
+ABSL_FLAG(
+    absl::optional<double>, weight_decay, absl::nullopt,
+    "L2 penalty (sgd, adam) or decoupled decay (adamw); empty: sgd 0.0005, adam 0, adamw 0.01");
 ABSL_FLAG(std::vector<std::string>, no_weight_decay, {},
           "parameters without weight decay: norm (of normalisation layers), bias, vectors (all of "
           "fewer than 2 dimensions), or names of parameters, in which * stands for anything");
@@ -31,8 +33,8 @@ ABSL_FLAG(
     "normalise by the moments of all workers' batches together, in every layer with BatchNorm; "
     "the workers then meet twice per layer and batch");
 ABSL_FLAG(double, ema_decay, gradsync::TrainerOptions().ema_decay,
-          "evaluate an exponential moving average of the weights with this decay per step, such as "
-          "0.999, instead of the weights; 0: the weights");
+          "keep an exponential moving average of the weights with this decay per step, such as "
+          "0.999, which evaluations, DIR/best and model_ema.pt of checkpoints are of; 0: none");
 ABSL_FLAG(double, lr, 0.01, "learning rate");
 ABSL_FLAG(std::string, lr_scaling, "none",
           "what the global batch (--batch_size, --accumulate and workers multiplied) does to --lr: "
@@ -63,20 +65,32 @@ ABSL_FLAG(
 namespace gradsync {
 namespace {
 
+// Those of torch.optim for Adam and AdamW.
+double DefaultWeightDecay(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::kSgd:
+      return 5e-4;
+    case OptimizerKind::kAdam:
+      return 0;
+    case OptimizerKind::kAdamW:
+      return 1e-2;
+  }
+  return 0;
+}
+
+absl::StatusOr<OptimizerKind> KindFromFlag() {
+  const std::string name = absl::GetFlag(FLAGS_optimizer);
+  for (OptimizerKind kind : {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
+    if (OptimizerKindName(kind) == name) return kind;
+  }
+  return FlagError("optimizer", "sgd, adam or adamw", name);
+}
+
 absl::StatusOr<OptimizerSpec> OptimizerFromFlags() {
   OptimizerSpec spec;
-  const std::string kind = absl::GetFlag(FLAGS_optimizer);
-  if (kind == "sgd") {
-    spec.kind = OptimizerKind::kSgd;
-  } else if (kind == "adam") {
-    spec.kind = OptimizerKind::kAdam;
-  } else if (kind == "adamw") {
-    spec.kind = OptimizerKind::kAdamW;
-  } else {
-    return FlagError("optimizer", "sgd, adam or adamw", kind);
-  }
+  GS_ASSIGN_OR_RETURN(spec.kind, KindFromFlag());
   OptimizerGroup group;
-  group.weight_decay = absl::GetFlag(FLAGS_weight_decay);
+  group.weight_decay = absl::GetFlag(FLAGS_weight_decay).value_or(DefaultWeightDecay(spec.kind));
   group.momentum = absl::GetFlag(FLAGS_momentum);
   group.nesterov = absl::GetFlag(FLAGS_nesterov);
   spec.groups.push_back(group);
@@ -99,6 +113,16 @@ absl::Status LearningRateFromFlags(RecipeOptions* recipe) {
 }
 
 }  // namespace
+
+absl::Status ResolveRecipeDefaults(std::vector<FlagRecord>* flags) {
+  if (absl::GetFlag(FLAGS_weight_decay).has_value()) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const OptimizerKind kind, KindFromFlag());
+  absl::SetFlag(&FLAGS_weight_decay, DefaultWeightDecay(kind));
+  for (FlagRecord& flag : *flags) {
+    if (flag.name == "weight_decay") flag.value = FlagValues().at("weight_decay");
+  }
+  return absl::OkStatus();
+}
 
 absl::Status RecipeFromFlags(TrainerOptions* options) {
   GS_ASSIGN_OR_RETURN(options->optimizer, OptimizerFromFlags());

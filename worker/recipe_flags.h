@@ -4,11 +4,19 @@
 #ifndef GRADSYNC_WORKER_RECIPE_FLAGS_H_
 #define GRADSYNC_WORKER_RECIPE_FLAGS_H_
 
+#include <vector>
+
 #include "absl/status/status.h"
+#include "base/flags.h"
 #include "plan/job_spec.h"
 #include "train/trainer_options.h"
 
 namespace gradsync {
+
+// Gives flags whose default depends on others their value, where nobody set them: --weight_decay,
+// which differs between optimizers. The flag has it from then on, for ranks and checkpoints to
+// compare, and so has its record in `flags`. First of all. Errors: as RecipeFromFlags().
+absl::Status ResolveRecipeDefaults(std::vector<FlagRecord>* flags);
 
 // Fills in what these flags say; the rest of `options` stays. Errors: INVALID_ARGUMENT naming the
 // flag, what was expected and what came.

@@ -69,9 +69,10 @@ absl::StatusOr<std::unique_ptr<Seeing>> Seeing::Create(const SeeingOptions& opti
   return seeing;
 }
 
-void Seeing::Begin(const ProgressOptions& progress) {
+void Seeing::Begin(const ProgressOptions& progress, int64_t first_step) {
   progress_options_ = progress;
   progress_.emplace(progress, MonotonicTime::Now());
+  if (tensorboard_ != nullptr) failed_.Update(tensorboard_->Begin(first_step));
 }
 
 void Seeing::OnStep(const StepReport& report) {
@@ -97,15 +98,20 @@ void Seeing::AddScalars(const StepReport& report) {
                     {"samples_per_second", seconds > 0 ? samples / seconds : 0}}));
 }
 
+void Seeing::OnEvaluation(const EvaluationPoint& point) {
+  if (tensorboard_ == nullptr) return;
+  const Evaluation& judged = point.tested.judged();
+  failed_.Update(tensorboard_->Add(
+      point.step, {{"test_accuracy", judged.accuracy}, {"test_loss", judged.loss}}));
+}
+
 absl::Status Seeing::Finish(const Member& member, const Plan& plan, const TrainingResult& result) {
-  for (const AccuracyPoint& point : result.accuracies) {
-    if (tensorboard_ == nullptr) break;
-    failed_.Update(tensorboard_->Add(point.step, {{"test_accuracy", point.accuracy}}));
-  }
-  if (tensorboard_ != nullptr && result.test_samples > 0) {
-    failed_.Update(tensorboard_->Add(
-        result.first_step - 1 + result.steps,
-        {{"test_accuracy", result.test_accuracy}, {"test_loss", result.test_loss}}));
+  const bool known =
+      !result.evaluations.empty() && result.evaluations.back().step == result.last_step;
+  if (result.test_samples > 0 && !known) {
+    Evaluations tested;
+    tested.weights = {result.test_loss, result.test_accuracy, result.test_samples};
+    OnEvaluation({result.last_step, absl::ZeroDuration(), tested});
   }
   if (recorder_ != nullptr) failed_.Update(WriteTrace(member, plan));
   return failed_;

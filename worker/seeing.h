@@ -4,6 +4,7 @@
 #ifndef GRADSYNC_WORKER_SEEING_H_
 #define GRADSYNC_WORKER_SEEING_H_
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -30,11 +31,14 @@ class Seeing {
   // For whoever records; null without a trace.
   const std::shared_ptr<TraceRecorder>& recorder() const { return recorder_; }
 
-  // The first step begins now.
-  void Begin(const ProgressOptions& progress);
+  // The first step, which has this number, begins now.
+  void Begin(const ProgressOptions& progress, int64_t first_step);
 
   // Prints, and writes scalars. What goes wrong is kept for Finish().
   void OnStep(const StepReport& report);
+
+  // Of the trainer, on rank 0.
+  void OnEvaluation(const EvaluationPoint& point);
 
   // Collective, after the last step of a job that went well: gathers and writes the trace. Errors:
   // the first of OnStep(); those of GatherTraces(); of the trace's file.

@@ -26,9 +26,6 @@ absl::Status CheckShardedParameters(const JobOptions& job) {
   };
   const TrainerOptions& trainer = job.trainer;
   if (trainer.pipeline.mesh.has_pipeline()) return refuse("stages (--mesh)");
-  if (trainer.evaluate_every > 0) {
-    return refuse("--evaluate_every, for which rank 0 keeps whole models");
-  }
   if (trainer.ema_decay > 0) return refuse("--ema_decay");
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/process_limits.h"
 
 namespace gradsync {
 
@@ -22,6 +23,12 @@ absl::StatusOr<Plan> ExchangePlan(const ExchangeOptions& options) {
   optimizer.groups.resize(1);
   return Plan::FromBuckets(std::move(tensors), buckets, std::move(optimizer), options.world_size,
                            options.chunk_bytes, options.codec);
+}
+
+absl::Status CheckExchangeMemory(absl::string_view what, const ExchangeOptions& options,
+                                 bool on_host) {
+  const int64_t copies = on_host ? 3 : 1;
+  return CheckMemory(what, static_cast<uint64_t>(options.world_size * copies * options.bytes));
 }
 
 }  // namespace gradsync

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "plan/codec.h"
 #include "plan/plan.h"
@@ -28,6 +30,13 @@ struct ExchangeOptions {
 // One tensor per bucket, updated by SGD without momentum. Thread-safe. Errors: those of
 // Plan::FromBuckets().
 absl::StatusOr<Plan> ExchangePlan(const ExchangeOptions& options);
+
+// OK where this machine has the memory that all ranks take together at least: for each element and rank
+// a parameter, its expected value and a gradient, the last two on the host alone. To be asked before any
+// rank starts: each would find enough for itself. `what` begins the message.
+// Errors: RESOURCE_EXHAUSTED naming how much it takes, how much there is and what bounds it.
+absl::Status CheckExchangeMemory(absl::string_view what, const ExchangeOptions& options,
+                                 bool on_host);
 
 }  // namespace gradsync
 

@@ -1,5 +1,6 @@
 #include "benchmarks/exchange/sync_bench_options.h"
 
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -132,6 +133,23 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
   }
   GS_RETURN_IF_ERROR(CheckAllOccur(sweep, all));
   return cases;
+}
+
+absl::Status CheckMemoryOf(const SyncBenchCase& bench_case) {
+  const bool on_host = bench_case.device == "cpu";
+  return CheckExchangeMemory(Describe(bench_case), bench_case.exchange, on_host);
+}
+
+absl::StatusOr<std::string> PaddedSizes(const std::vector<SyncBenchCase>& cases) {
+  std::vector<std::string> padded;
+  std::set<int64_t> seen;
+  for (const SyncBenchCase& each : cases) {
+    if (!seen.insert(each.exchange.bytes).second) continue;
+    GS_ASSIGN_OR_RETURN(const Plan plan, ExchangePlan(each.exchange));
+    if (plan.total_bytes() == each.exchange.bytes) continue;
+    padded.push_back(absl::StrCat(each.exchange.bytes, " becomes ", plan.total_bytes()));
+  }
+  return absl::StrJoin(padded, ", ");
 }
 
 proto::RankSpec RankSpecOf(const SyncBenchCase& bench_case) {

@@ -56,6 +56,13 @@ std::string Describe(const SyncBenchCase& bench_case);
 // Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
 absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& options);
 
+// CheckExchangeMemory() of the measurement.
+absl::Status CheckMemoryOf(const SyncBenchCase& bench_case);
+
+// "4097 becomes 4160": the sizes of `cases` that padding changes, each once; empty where there are
+// none. Errors: those of ExchangePlan().
+absl::StatusOr<std::string> PaddedSizes(const std::vector<SyncBenchCase>& cases);
+
 // What its ranks are told.
 proto::RankSpec RankSpecOf(const SyncBenchCase& bench_case);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check_writable.h"
 #include "base/program_main.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/run_records.h"
@@ -83,7 +84,7 @@ int RunMeasuredSweep(const MeasuredSweep& sweep) {
   proto::RunRecords records;
   *records.mutable_machine() = DescribeMachine();
   records.set_command(sweep.command);
-  if (const absl::Status writable = WriteRecords(sweep.json, records); !writable.ok()) {
+  if (const absl::Status writable = CheckWritable("json", sweep.json); !writable.ok()) {
     PrintError(sweep.program, writable.message());
     return kBadInput;
   }

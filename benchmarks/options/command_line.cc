@@ -2,8 +2,10 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/utf8.h"
 #include "base/version.h"
 #include "benchmarks/options/job_sweep.h"
 #include "torch/version.h"
@@ -18,7 +20,7 @@ std::string CommandLine(absl::string_view target, int argc, const char* const* a
     absl::StrAppend(&command, i == 1 ? " -- " : " ",
                     plain && !argument.empty() ? argument : absl::StrCat("'", argument, "'"));
   }
-  return command;
+  return EscapedAsUtf8(command);  // Records are JSON.
 }
 
 std::vector<FlagTopic> BenchmarkTopics() {
@@ -57,11 +59,13 @@ std::vector<FlagTopic> BenchmarkTopics() {
 }
 
 std::vector<std::string> ParseBenchmarkFlags(int argc, const char* const* argv,
-                                             const std::string& usage) {
+                                             const std::string& usage,
+                                             std::vector<std::string> passed_on) {
   FlagOptions options;
   options.usage = usage;
   options.aliases = SweepAliases();
   options.topics = BenchmarkTopics();
+  options.passed_on = std::move(passed_on);
   const std::string program = argv[0];
   options.version = VersionText(program.substr(program.rfind('/') + 1), TORCH_VERSION);
   return ParseFlagsOrExit(argc, argv, options);

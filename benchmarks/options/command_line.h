@@ -17,10 +17,11 @@ std::string CommandLine(absl::string_view target, int argc, const char* const* a
 // Thread-safe.
 std::vector<FlagTopic> BenchmarkTopics();
 
-// ParseFlagsOrExit() with the spellings and topics that all these programs share. Only for main
-// files, as the next.
+// ParseFlagsOrExit() with the spellings and topics that all these programs share. `passed_on`: as
+// FlagOptions has it. Only for main files, as the next.
 std::vector<std::string> ParseBenchmarkFlags(int argc, const char* const* argv,
-                                             const std::string& usage);
+                                             const std::string& usage,
+                                             std::vector<std::string> passed_on = {});
 
 // The same for a program that takes flags only: anything else is an error, in the name of
 // `program`, and exits with 2.

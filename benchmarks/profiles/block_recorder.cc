@@ -91,8 +91,8 @@ absl::Status RecordBlocks(const TrainerOptions& options, proto::StepProfile* pro
                                                    options.steps, " in all"));
   }
   GS_ASSIGN_OR_RETURN(const JobData data, OpenJobData(options.model, options.data, Split::kTrain));
-  GS_ASSIGN_OR_RETURN(const std::shared_ptr<Model> model,
-                      CreateModel(FitModel(options.model, data)));
+  GS_ASSIGN_OR_RETURN(const ModelOptions fitting, FitModel(options.model, data));
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<Model> model, CreateModel(fitting));
   SetMemoryFormat(options.compute, *model);
   const int slices = options.pipeline.mesh.size(MeshDimension::kTensor);
   const std::unique_ptr<SliceLink> lone = NewLoneSliceLink(slices);

@@ -14,17 +14,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-
-extern char** environ;
+#include "tools/subprocess.h"
 
 namespace gradsync {
 
 absl::StatusOr<std::unique_ptr<InteractiveProcess>> InteractiveProcess::Start(
     std::vector<std::string> argv, const std::vector<std::string>& environment) {
-  if (!environment.empty()) {
-    argv.insert(argv.begin(), environment.begin(), environment.end());
-    argv.insert(argv.begin(), "/usr/bin/env");
-  }
   int to_child[2];
   int from_child[2];
   if (pipe2(to_child, O_CLOEXEC) != 0 || pipe2(from_child, O_CLOEXEC) != 0) {
@@ -37,8 +32,9 @@ absl::StatusOr<std::unique_ptr<InteractiveProcess>> InteractiveProcess::Start(
   std::vector<char*> raw;
   for (const std::string& argument : argv) raw.push_back(const_cast<char*>(argument.c_str()));
   raw.push_back(nullptr);
+  const std::vector<char*> variables = ChildEnvironment(environment);
   pid_t pid = 0;
-  const int error = posix_spawn(&pid, raw[0], &actions, nullptr, raw.data(), environ);
+  const int error = posix_spawn(&pid, raw[0], &actions, nullptr, raw.data(), variables.data());
   posix_spawn_file_actions_destroy(&actions);
   close(to_child[0]);
   close(from_child[1]);

@@ -7,12 +7,15 @@
   make_images.py folder DIR
       class folders under DIR/train and DIR/val, and DIR/order: what torchvision's ImageFolder would list, a line each of label
       and path. Beside each image of val NAME.eval: the usual evaluation's centre of 28x28 pixels, plane by plane.
+  make_images.py warned FILE
+      a JPEG with a marker in the midst of its pixels, which Pillow reads and libjpeg warns of, and beside it FILE.rgb
   make_images.py crops DIR
       DIR/crops.png and DIR/crops: lines of left, top, width, height of a box, and a size; for line k DIR/k.crop, the box resized
       to a square of that size.
 
 Bytes only, so that no library is needed to read them. Exits with 77 where python3-pil is missing.
 """
+import io
 import os
 import pathlib
 import struct
@@ -132,6 +135,15 @@ def make_folder(folder):
     (folder / "order").write_text("".join(lines))
 
 
+def make_warned(file):
+    bytes_ = io.BytesIO()
+    picture(60, 40).save(bytes_, "JPEG", quality=92)
+    jpeg = bytes_.getvalue()
+    middle = jpeg[:len(jpeg) // 2] + b"\xff\xd3" + jpeg[len(jpeg) // 2:]
+    file.write_bytes(middle)
+    file.with_suffix(".jpg.rgb").write_bytes(Image.open(file).convert("RGB").tobytes())
+
+
 def make_crops(folder):
     image = picture(83, 59)
     image.save(folder / "crops.png")
@@ -143,4 +155,4 @@ def make_crops(folder):
 
 
 if __name__ == "__main__":
-    {"kinds": make_kinds, "folder": make_folder, "crops": make_crops}[sys.argv[1]](pathlib.Path(sys.argv[2]))
+    {"kinds": make_kinds, "folder": make_folder, "warned": make_warned, "crops": make_crops}[sys.argv[1]](pathlib.Path(sys.argv[2]))

@@ -1,0 +1,19 @@
+// What a process says when it ends because it cannot go on.
+
+#ifndef GRADSYNC_BASE_LAST_WORDS_H_
+#define GRADSYNC_BASE_LAST_WORDS_H_
+
+namespace gradsync {
+
+// From now on a process says why it ends, in one line on stderr, and ends with exit code 1, where
+// memory is not there or an exception leaves a thread. Call it first in main.
+//
+// A program that calls this function also ends so, with the limits that apply, when the system
+// refuses to start a thread (EAGAIN of pthread_create()), whichever library asks for it and whenever:
+// gRPC would wait for the missing thread for ever, OpenBLAS raises SIGINT, and std::thread throws.
+// For programs alone, not for shared libraries: it puts its own pthread_create() before the system's.
+void SayWhyItEnds();
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BASE_LAST_WORDS_H_

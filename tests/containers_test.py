@@ -1,0 +1,114 @@
+#!/usr/bin/python3
+"""Jobs inside the limits of a container or a batch system: control groups, site profiles, limits of a user."""
+import os
+import pathlib
+import re
+import subprocess
+import unittest
+
+WORKER = "worker/worker"  # from the root of the runfiles, where tests start
+LAUNCH = "tools/launch"
+SYNC_BENCH = "benchmarks/sync_bench"
+JOB = ["--model=mlp", "--batch_size=4", "--steps=2", "--warmup_steps=0"]
+PATIENCE = 100
+
+
+class ControlGroup:
+    """A group of this test's own, in version 2 or in the controller's hierarchy of version 1; skips where none can be made."""
+
+    def __init__(self, test, controller, **limits):
+        version_2 = pathlib.Path("/sys/fs/cgroup/cgroup.controllers")
+        if version_2.exists():
+            parent = pathlib.Path("/sys/fs/cgroup")
+        else:
+            parent = pathlib.Path("/sys/fs/cgroup") / controller
+        self.path = parent / f"gradsync-test-{os.getpid()}"
+        try:
+            if version_2.exists() and controller not in version_2.read_text().split():
+                raise OSError(f"no controller {controller}")
+            if version_2.exists():
+                (parent / "cgroup.subtree_control").write_text(f"+{controller}")
+            self.path.mkdir()
+            test.addCleanup(self.path.rmdir)
+            for name, value in limits.items():
+                files = {"memory": "memory.max" if version_2.exists() else "memory.limit_in_bytes",
+                         "pids": "pids.max",
+                         "quota": "cpu.max" if version_2.exists() else "cpu.cfs_quota_us"}
+                (self.path / files[name]).write_text(str(value))
+        except OSError as error:
+            test.skipTest(f"no control group can be made here: {error}")
+
+    def enter(self):
+        (self.path / "cgroup.procs").write_text(str(os.getpid()))
+
+
+class ContainersTest(unittest.TestCase):
+    def run_here(self, *argv, preexec_fn=None, **environment):
+        return subprocess.run([str(word) for word in argv], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=PATIENCE, preexec_fn=preexec_fn, env=dict(os.environ, **environment))
+
+    # Both workers were bound to core 0, link threads too, without a word.
+    def test_a_site_profile_for_openmp_binds_no_worker_to_a_core(self):
+        for profile in ({"OMP_PROC_BIND": "true"}, {"OMP_PLACES": "cores"}, {"GOMP_CPU_AFFINITY": "0"},
+                        {"OMP_PROC_BIND": "spread", "OMP_PLACES": "{0}"}):
+            with self.subTest(profile):
+                worker = subprocess.Popen([WORKER, *JOB, "--steps=1000000", "--log_every=1"], text=True,
+                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                          env=dict(os.environ, **profile))
+                try:
+                    for line in worker.stdout:
+                        if re.match(r"step 3\b", line):  # all of its threads are there
+                            break
+                    masks = {os.sched_getaffinity(int(task)) == os.sched_getaffinity(0)
+                             for task in os.listdir(f"/proc/{worker.pid}/task")}
+                    self.assertEqual(masks, {True})
+                finally:
+                    worker.kill()
+                    _, said = worker.communicate()
+                for name, value in profile.items():
+                    self.assertRegex(said, rf"worker: .*{name}={re.escape(value)}.* is left out")
+
+    # A job that a group had no memory for was killed instead of refused.
+    def test_buckets_that_a_memory_limit_has_no_room_for_are_refused(self):
+        group = ControlGroup(self, "memory", memory=1200 << 20)
+        result = self.run_here(WORKER, "--model=vgg16", "--batch_size=1", "--steps=1", preexec_fn=group.enter)
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertRegex(result.stderr, r"buckets: expected \d+ bytes of memory.*the memory limit of control group ")
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+
+    def test_a_quota_of_one_core_gives_each_worker_of_launch_one_thread(self):
+        group = ControlGroup(self, "cpu", quota="100000")
+        result = self.run_here(LAUNCH, "--workers=1", "--", *JOB, "--print_config", preexec_fn=group.enter)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertRegex(result.stdout, r"\bthreads: 1 ")
+
+    # "terminate called after throwing an instance of std::system_error", exit code 134.
+    def test_a_thread_that_may_not_start_ends_the_process_with_one_line_that_names_the_limit(self):
+        group = ControlGroup(self, "pids", pids=9)
+        # With few, a library's own thread is missing while it is loaded; with more, one of gRPC or of ours.
+        for most, argv in ((2, [WORKER, *JOB]), (4, [WORKER, *JOB]),
+                           (12, [LAUNCH, "--workers=2", "--", "--topology=ring", *JOB]),
+                           (20, [LAUNCH, "--workers=2", "--", "--topology=ring", *JOB]),
+                           (20, [LAUNCH, "--workers=2", "--servers=1", "--", "--link=grpc", *JOB]),
+                           (40, [LAUNCH, "--workers=2", "--servers=1", "--", "--link=grpc", *JOB])):
+            with self.subTest(most=most, argv=argv):
+                (group.path / "pids.max").write_text(str(most))
+                result = self.run_here(*argv, preexec_fn=group.enter)
+                self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+                self.assertRegex(result.stderr, rf"thread: expected .*limited to {most} of control group \S+ \(pids.max\)")
+                self.assertNotIn("terminate called", result.stderr)
+
+    # Each rank found enough memory for itself, and the kernel killed processes of the host.
+    def test_a_sweep_that_all_ranks_together_have_no_memory_for_is_refused_before_its_first_row(self):
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        size = total // 4 // (1 << 20)
+        for flags in (["-b", "1M", "-e", f"{size}M", "-f", str(size)], [f"--bytes={size}MiB"]):
+            with self.subTest(flags):
+                result = self.run_here(SYNC_BENCH, "--topology=ring", *flags)
+                self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+                self.assertRegex(result.stderr, r"sync_bench: ring .*expected \d+ bytes of memory.*found \d+")
+                self.assertNotIn("#wrong", result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
