@@ -15,11 +15,11 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/types/optional.h"
-#include "base/byte_sizes.h"
 
 namespace gradsync {
 namespace {
@@ -203,9 +203,11 @@ std::string ThreadLimits(const std::string& root) {
 absl::Status CheckMemory(absl::string_view what, uint64_t bytes) {
   const MemoryLimit limit = AvailableMemory();
   if (bytes <= limit.bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      what, ": expected ", bytes, " bytes of memory (", FormatBytes(static_cast<int64_t>(bytes)),
-      "), found ", limit.bytes, ", which is all that ", limit.source, " leaves"));
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("%s: expected %d bytes of memory (%.2f GB), found %d (%.2f GB), which is all "
+                      "that %s leaves",
+                      what, bytes, 1e-9 * static_cast<double>(bytes), limit.bytes,
+                      1e-9 * static_cast<double>(limit.bytes), limit.source));
 }
 
 absl::Status TakeMemory(absl::string_view what, char* memory, size_t bytes) {

@@ -2,8 +2,12 @@
 
 #include <cstdlib>
 
+#include "grpc/grpc.h"
+
 namespace gradsync {
 
-void UseSystemResolver() { setenv("GRPC_DNS_RESOLVER", "native", /*replace=*/0); }
+void UseSystemResolver() {
+  if (grpc_is_initialized() == 0) setenv("GRPC_DNS_RESOLVER", "native", /*replace=*/0);
+}
 
 }  // namespace gradsync

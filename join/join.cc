@@ -40,8 +40,8 @@ FlagTexts SameOnAllRanks(const JoinOptions& options) {
   return texts;
 }
 
-// Nobody comes to one worker without servers, whatever its launcher says of a master: an interactive
-// shell of Slurm or torchrun says it to each program. Unless the store's address is asked for.
+// One worker without servers has no peers, whatever its launcher says of a master: an interactive
+// shell of Slurm or torchrun says that to each program. A port file asks for a store all the same.
 bool NeedsNoStore(const JoinOptions& options) {
   return options.meet.world_size == 1 && options.num_servers == 0 && options.sync.servers.empty() &&
          options.meet.on_store == nullptr;

@@ -110,7 +110,7 @@ ABSL_FLAG(bool, reflection, false,
           "send for it; for finding errors");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
           "how long the server waits until all workers have come; without --master twice as long, "
-          "since workers wait for each other first and say for whom");
+          "since workers wait for each other first and name those that are missing");
 ABSL_FLAG(absl::Duration, failure_timeout, absl::Seconds(10),
           "rank 0, of whose store workers tell the server, is lost when it gives no sign of life "
           "for longer; at most half of --timeout counts; inf: the server takes no part in that");
@@ -466,7 +466,7 @@ int Main(int argc, char** argv) {
   options.run_id = master->run.run_id;
   options.attempt = master->run.attempt;
   options.timeout = flags.timeout;
-  // Workers wait as long for each other before they say hello, and know for whom.
+  // Workers wait as long for each other before they say hello, and name those that are missing.
   if (flags.master.empty()) options.arrival_timeout = 2 * flags.timeout;
   options.failure_timeout = flags.failure_timeout;
   options.limits.max_memory = flags.max_memory;

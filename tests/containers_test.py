@@ -72,7 +72,7 @@ class ContainersTest(unittest.TestCase):
     def test_buckets_that_a_memory_limit_has_no_room_for_are_refused(self):
         group = ControlGroup(self, "memory", memory=1200 << 20)
         result = self.run_here(WORKER, "--model=vgg16", "--batch_size=1", "--steps=1", preexec_fn=group.enter)
-        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
         self.assertRegex(result.stderr, r"buckets: expected \d+ bytes of memory.*the memory limit of control group ")
         self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
 

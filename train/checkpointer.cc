@@ -206,7 +206,7 @@ absl::Status Checkpointer::CheckState(const JobState& state) const {
         absl::StrCat("--world_size: expected ", as_in(absl::StrCat(state.world_size)), ", found ",
                      world_size_, "; start as many workers (launch --workers=", state.world_size,
                      "), or a new job from its weights (--init_from=", start_->path(), "/",
-                     kTorchWeights, " and another --checkpoint)"));
+                     kModel, ".pt and another --checkpoint)"));
   }
   for (const auto& [flag, value] : options_.job) {
     const auto before = state.flags.find(flag);

@@ -26,6 +26,7 @@
 #include "base/raise_file_limit.h"
 #include "base/security_flags.h"
 #include "base/status_macros.h"
+#include "base/system_resolver.h"
 #include "grpc/support/log.h"
 #include "join/environment_main.h"
 #include "join/meet.h"
@@ -262,6 +263,7 @@ int PrintModel(const TrainerOptions& options) {
 
 int main(int argc, char** argv) {
   gradsync::SayWhyItEnds();
+  gradsync::UseSystemResolver();
   gradsync::EndBySignalsAsFirstProcess();
   gradsync::KeepFreedMemory();
   gradsync::RaiseFileLimit();
