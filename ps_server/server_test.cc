@@ -394,9 +394,9 @@ TEST_F(ServerTest, APlanBeyondTheMemoryIsRefusedAloneBeforeItsGroupBegins) {
     ExpectStatus(stranger.AwaitFailure(), absl::StatusCode::kResourceExhausted,
                  {"rank 0", "--max_memory", "67108864"});
   }
-  // Few elements in many chunks for many workers.
+  // Few elements in many chunks.
   const absl::StatusOr<Plan> cut =
-      Plan::FromBuckets({{"a", {1600}, {1}, 0}}, {{0}}, optimizer, 20000, /*chunk_bytes=*/64);
+      Plan::FromBuckets({{"a", {960000}, {1}, 0}}, {{0}}, optimizer, 4, /*chunk_bytes=*/64);
   ASSERT_TRUE(cut.ok()) << cut.status();
   RawStream stranger(*link_, server_->address());
   stranger.SayHello(RawStream::HelloFor(*cut, 3));

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -80,18 +81,17 @@ TEST_P(EarlyLeaveTest, OneOfThreeThatLeavesBeforeItsFirstStepIsNamedByAll) {
 }
 
 TEST_P(EarlyLeaveTest, ARankThatEndsWithoutLeavingIsNamed) {
-  for (const int early : {0, 1}) {
-    for (const std::string how : {"returns", "exits", "throws"}) {
-      SCOPED_TRACE(absl::StrCat("rank ", early, " ", how));
-      std::vector<Rank> ranks(2, Rank{5});
-      ranks[early] = {4, how};
-      const auto job = Job(ranks);
-      TestProgram& other = *job[1 - early];
-      EXPECT_EQ(other.Finish().code, 1);
-      EXPECT_THAT(other.err(), Contains(HasSubstr(absl::StrCat(": rank ", early))));
-      if (how == "returns") {
-        EXPECT_THAT(other.err(), Contains(HasSubstr("left without Shutdown after step 4")));
-      }
+  const std::pair<int, std::string> ends[] = {{1, "returns"}, {0, "exits"}, {1, "throws"}};
+  for (const auto& [early, how] : ends) {
+    SCOPED_TRACE(absl::StrCat("rank ", early, " ", how));
+    std::vector<Rank> ranks(2, Rank{5});
+    ranks[early] = {4, how};
+    const auto job = Job(ranks);
+    TestProgram& other = *job[1 - early];
+    EXPECT_EQ(other.Finish().code, 1);
+    EXPECT_THAT(other.err(), Contains(HasSubstr(absl::StrCat(": rank ", early))));
+    if (how == "returns") {
+      EXPECT_THAT(other.err(), Contains(HasSubstr("left without Shutdown after step 4")));
     }
   }
 }
