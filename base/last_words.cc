@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <exception>
 #include <new>
 #include <string>
@@ -12,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/process_limits.h"
 #include "base/program_main.h"
+#include "base/refusable_threads.h"
 
 namespace gradsync {
 namespace {
@@ -38,9 +41,23 @@ namespace {
   EndBecause(why);
 }
 
+// May call nothing that is not safe in a signal handler.
+void EndByMissingMemory(int) {
+  static constexpr char kWhy[] =
+      ": memory: expected the bytes of a mapped file, found that they are gone (SIGBUS): a text of "
+      "--data that was shortened while the job reads it, or memory that the host lost\n";
+  const char* const name = program_invocation_short_name;
+  const ssize_t named = write(STDERR_FILENO, name, std::strlen(name));
+  const ssize_t said = write(STDERR_FILENO, kWhy, sizeof(kWhy) - 1);
+  _exit(named < 0 || said < 0 ? 2 : 1);
+}
+
 }  // namespace
 
-void SayWhyItEnds() { std::set_terminate(EndByException); }
+void SayWhyItEnds() {
+  std::set_terminate(EndByException);
+  signal(SIGBUS, EndByMissingMemory);
+}
 
 }  // namespace gradsync
 
@@ -49,7 +66,7 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
   using Create = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
   static auto* const create = reinterpret_cast<Create*>(dlsym(RTLD_NEXT, "pthread_create"));
   const int error = create(thread, attributes, body, argument);
-  if (error == EAGAIN) {
+  if (error == EAGAIN && !gradsync::RefusableThreads::allowed()) {
     gradsync::EndBecause(absl::StrCat(
         "thread: expected that the system starts one more, found that it refuses; processes and "
         "threads are limited to ",

@@ -6,11 +6,13 @@
 namespace gradsync {
 
 // From now on a process says why it ends, in one line on stderr, and ends with exit code 1, where
-// memory is not there or an exception leaves a thread. Call it first in main.
+// memory is not there (also that of a mapped file which was shortened), or where an exception leaves
+// a thread. Call it first in main.
 //
 // A program that calls this function also ends so, with the limits that apply, when the system
 // refuses to start a thread (EAGAIN of pthread_create()), whichever library asks for it and whenever:
-// gRPC would wait for the missing thread for ever, OpenBLAS raises SIGINT, and std::thread throws.
+// gRPC would wait for the missing thread for ever, OpenBLAS raises SIGINT, and std::thread throws. A
+// thread that can be done without is asked for within RefusableThreads.
 // For programs alone, not for shared libraries: it puts its own pthread_create() before the system's.
 void SayWhyItEnds();
 

@@ -57,16 +57,18 @@ bool IsMpiLauncher(int pid) {
 }  // namespace
 
 std::string LauncherProcess(absl::string_view mark, bool on_one_host) {
-  int pid = getppid();
-  while (pid > 0 && HasVariable(pid, mark)) {
+  for (int pid = getppid(); pid > 0;) {
+    // A launcher's proxy may have the mark itself, from a step of Slurm's that all was started in.
+    const std::string port = ControlPort(pid);
+    if (!port.empty()) return port;
     const std::vector<std::string> stat = Stat(pid);
-    if (stat.empty() || !absl::SimpleAtoi(stat[1], &pid)) return "";
+    if (stat.empty()) return "";
+    if (!HasVariable(pid, mark)) {
+      return on_one_host && IsMpiLauncher(pid) ? absl::StrCat(pid, ".", stat[19]) : "";
+    }
+    if (!absl::SimpleAtoi(stat[1], &pid)) return "";
   }
-  if (pid <= 0) return "";
-  std::string port = ControlPort(pid);
-  if (!port.empty() || !on_one_host || !IsMpiLauncher(pid)) return port;
-  const std::vector<std::string> stat = Stat(pid);
-  return stat.empty() ? "" : absl::StrCat(pid, ".", stat[19]);
+  return "";
 }
 
 }  // namespace gradsync

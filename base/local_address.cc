@@ -380,6 +380,10 @@ absl::StatusOr<LocalAddresses> FindStoreAddresses(const LocalAddressOptions& opt
   } else if (own.empty()) {
     // What a name that is not found leads to is known only if it is this host's.
     const bool own_name = IsOwnName(target.host);
+    if (!own_name) {
+      Notice(options, absl::StrCat("the host \"", target.host, "\" of --master is not found (",
+                                   lookup.failure, ")"));
+    }
     result.address = own_name ? "127.0.0.1" : target.host;
     result.store = FormatHostPort(result.address, target.port);
     result.listen = {result.store};

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -92,6 +93,7 @@ std::vector<ControlGroup> Groups(const std::string& root, absl::string_view cont
     }
     absl::string_view below = *path;
     if (mount[3] != "/" && !absl::ConsumePrefix(&below, mount[3])) below = "";
+    if (!absl::StartsWith(below, "/")) below = "";  // "/ab" is not below "/a"
     below = absl::StripSuffix(below, "/");
     std::vector<ControlGroup> groups;
     while (true) {
@@ -113,8 +115,10 @@ absl::optional<uint64_t> MemoryLeft(const ControlGroup& group, bool version_2) {
   if (!limit.has_value() || *limit > uint64_t{1} << 60) return absl::nullopt;
   const uint64_t used =
       Number(Text(file(version_2 ? "memory.current" : "memory.usage_in_bytes"))).value_or(0);
+  const std::string statistics = file("memory.stat");
+  const std::string total = version_2 ? "" : "total_";
   const uint64_t cached =
-      NumberOf(file("memory.stat"), version_2 ? "inactive_file" : "total_inactive_file");
+      NumberOf(statistics, total + "inactive_file") + NumberOf(statistics, total + "active_file");
   const uint64_t taken = used - std::min(used, cached);
   return *limit - std::min(*limit, taken);
 }

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "base/refusable_threads.h"
 
 namespace gradsync {
 namespace {
@@ -55,6 +56,7 @@ absl::StatusOr<SampleReport> CheckSamples(const ImageDataset& dataset, int threa
   absl::Status started;
   for (int i = 0; i < threads && started.ok(); ++i) {
     try {
+      const RefusableThreads refusable;
       pool.emplace_back([&checker] { checker.Work(); });
     } catch (const std::exception& e) {
       started = absl::ResourceExhaustedError(

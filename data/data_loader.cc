@@ -17,6 +17,7 @@
 #include "base/deadline.h"
 #include "base/monotonic_time.h"
 #include "base/mutex.h"
+#include "base/refusable_threads.h"
 #include "base/status_macros.h"
 #include "data/loader_threads.h"
 #include "gpu/gpu_resources.h"
@@ -219,6 +220,7 @@ class DataLoader::Impl {
     auto thread = std::make_unique<Thread>();
     try {
       // What a thread that hangs may still use is there as long as it is.
+      const RefusableThreads refusable;
       thread->thread = std::thread([self = self_.lock(), own = thread.get()] { self->Work(own); });
       threads_.push_back(std::move(thread));
     } catch (const std::exception& e) {

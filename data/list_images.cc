@@ -139,7 +139,7 @@ absl::StatusOr<ImageList> ImageList::Read(const std::string& folder) {
   list.remarks_.outside_classes = static_cast<int64_t>(entries.files.size());
   for (const std::string& name : entries.others) list.PassOver(name);
   if (list.classes_.empty()) {
-    return absl::NotFoundError(
+    return absl::InvalidArgumentError(
         absl::StrCat("image folder ", folder, ": expected a folder for each class, found none"));
   }
   for (size_t label = 0; label < list.classes_.size(); ++label) {
@@ -165,7 +165,7 @@ absl::Status ImageList::AddClass(int label) {
     GS_RETURN_IF_ERROR(AddFolder(&reading, folder.path, folder.linked));
   }
   if (reading.images == 0) {
-    return absl::NotFoundError(
+    return absl::InvalidArgumentError(
         absl::StrCat("image folder ", EscapedAsUtf8(absl::StrCat(folder_, "/", classes_[label])),
                      ": expected .jpg, .jpeg or .png files, found none",
                      classes_[label][0] == '.' ? " (a hidden folder is a class too)" : ""));

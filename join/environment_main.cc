@@ -1,6 +1,7 @@
 #include "join/environment_main.h"
 
 #include <string>
+#include <utility>
 
 #include "base/job_key.h"
 #include "base/launcher_process.h"
@@ -15,8 +16,16 @@ namespace gradsync {
 absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks,
                                                        const PlaceByFlags& flags) {
   LaunchEnvironment environment;
+  absl::StatusOr<LaunchEnvironment> found =
+      DetectLaunchEnvironment(EnvironmentVariable, LauncherProcess);
   if (server_tasks != 0 || !SaysAll(flags.rank, flags.world_size, flags.master)) {
-    GS_ASSIGN_OR_RETURN(environment, DetectLaunchEnvironment(EnvironmentVariable, LauncherProcess));
+    GS_RETURN_IF_ERROR(found.status());
+    environment = *std::move(found);
+  } else if (found.ok() && (flags.world_size == 1 ||
+                            (found->rank == flags.rank && found->world_size == flags.world_size))) {
+    // Whoever passes a launcher's numbers on by flags has no other way to say these.
+    environment.local_rank = found->local_rank;
+    environment.local_size = found->local_size;
   }
   JoinOptions options;
   options.launcher = std::string(LauncherName(environment.launcher));

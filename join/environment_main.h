@@ -24,7 +24,8 @@ struct PlaceByFlags {
 // one: set `sync.job`. The launcher's key (base/job_key.h) is the job's secret; without one, ranks that
 // other hosts could reach refuse to listen, unless meet.credentials say otherwise. With `server_tasks`, that many of the launcher's tasks are parameter servers
 // (group/task_role.h), and the workers wait until these have registered. What `flags` say wins, and
-// where they say all (SaysAll()) and there are no `server_tasks`, no launcher's variable is read.
+// where they say all (SaysAll()) and there are no `server_tasks`, no more is taken from a launcher than
+// the place on this host, and that only where its rank and world size are the same.
 // Errors: those of DetectLaunchEnvironment(), RoleOfTask() and ExpectRole().
 absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks = 0,
                                                        const PlaceByFlags& flags = {});

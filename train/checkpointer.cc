@@ -116,9 +116,10 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const Checkpo
   std::unique_ptr<Checkpointer> checkpointer(
       new Checkpointer(options, rank, world_size, samples, steps));
   if (rank != 0) return checkpointer;
-  GS_RETURN_IF_ERROR(checkpointer->TakeFolder());
+  // An evaluation alone writes nothing, and may be of a job that is under way.
+  if (!options.weights_only) GS_RETURN_IF_ERROR(checkpointer->TakeFolder());
   GS_RETURN_IF_ERROR(checkpointer->FindStart());
-  if (options.folder.empty()) return checkpointer;
+  if (!checkpointer->Writes()) return checkpointer;
   const absl::Status probed = checkpointer->folder_.Probe();
   if (!probed.ok()) return CannotWrite(options.folder, probed);
   return checkpointer;
@@ -205,8 +206,8 @@ absl::Status Checkpointer::CheckState(const JobState& state) const {
     return absl::InvalidArgumentError(
         absl::StrCat("--world_size: expected ", as_in(absl::StrCat(state.world_size)), ", found ",
                      world_size_, "; start as many workers (launch --workers=", state.world_size,
-                     "), or a new job from its weights (--init_from=", start_->path(), "/",
-                     kModel, ".pt and another --checkpoint)"));
+                     "), or a new job from its weights (--init_from=", start_->path(), "/", kModel,
+                     ".pt and another --checkpoint)"));
   }
   for (const auto& [flag, value] : options_.job) {
     const auto before = state.flags.find(flag);
@@ -312,8 +313,15 @@ absl::Status Checkpointer::ShareWeights(const torch::nn::Module& module, SideCha
   return absl::OkStatus();
 }
 
-absl::Status Checkpointer::CheckRoom(const torch::nn::Module& module, int slots) const {
-  if (rank_ != 0 || options_.folder.empty()) return absl::OkStatus();
+// An evaluation alone writes nothing, nor does a job whose last step is in its checkpoint.
+bool Checkpointer::Writes() const {
+  return !options_.folder.empty() && !options_.weights_only &&
+         (!start_.has_value() || start_->step() < steps_);
+}
+
+absl::Status Checkpointer::CheckRoom(const torch::nn::Module& module, int slots,
+                                     bool average) const {
+  if (rank_ != 0 || !Writes()) return absl::OkStatus();
   double weights = 0;
   double elements = 0;
   for (const at::Tensor& buffer : module.buffers()) weights += static_cast<double>(buffer.nbytes());
@@ -322,7 +330,8 @@ absl::Status Checkpointer::CheckRoom(const torch::nn::Module& module, int slots)
     elements += static_cast<double>(parameter.numel());
   }
   const double state = elements * sizeof(float) * slots;
-  const double one = 2 * weights + state;
+  // Each in two formats.
+  const double one = (average ? 4 : 2) * weights + state;
   GS_ASSIGN_OR_RETURN(const FileSystem::Room room, files_->RoomIn(Absolute(options_.folder)));
   if (room.largest_file < std::max(weights, state)) {
     return CannotWrite(options_.folder, absl::ResourceExhaustedError(absl::StrCat(
@@ -367,7 +376,7 @@ absl::StatusOr<absl::optional<int64_t>> Checkpointer::EarlierChunkBytes(SideChan
 absl::StatusOr<JobState> Checkpointer::Resume(const torch::nn::Module& module, c10::Device device,
                                               DistributedDataParallel& ddp, GradientSync& sync,
                                               SideChannel& side_channel, Deadline deadline) {
-  if (ddp.plan().codec().sparse() && !options_.folder.empty()) {
+  if (ddp.plan().codec().sparse() && !options_.folder.empty() && !options_.weights_only) {
     GS_RETURN_IF_ERROR(CheckFolderOfAll(side_channel, deadline));
   }
   if (options_.resume == CheckpointOptions::Resume::kNone) return JobState();
@@ -462,8 +471,8 @@ absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
   state.flags = options_.job;
   state.data = options_.data;
   state.residuals = ddp.plan().codec().sparse();
-  const bool is_best =
-      tested.has_value() && (best_step_ == 0 || tested->judged().accuracy > best_accuracy_);
+  const bool is_best = options_.best && tested.has_value() &&
+                       (best_step_ == 0 || tested->judged().accuracy > best_accuracy_);
   if (is_best) {
     best_step_ = at.step;
     best_accuracy_ = tested->judged().accuracy;

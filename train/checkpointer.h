@@ -74,9 +74,10 @@ class Checkpointer {
                             absl::Duration timeout) const;
 
   // Rank 0: whether the disk has room for one checkpoint of `module` and `slots` floats more for each
-  // element of its parameters. Says when there is room for less than are to be kept. Errors:
-  // INVALID_ARGUMENT naming the folder, what is needed and what is free.
-  absl::Status CheckRoom(const torch::nn::Module& module, int slots) const;
+  // element of its parameters, and of its average where there is one. Says when there is room for
+  // less than are to be kept. Errors: INVALID_ARGUMENT naming the folder, what is needed and what is
+  // free.
+  absl::Status CheckRoom(const torch::nn::Module& module, int slots, bool average) const;
 
   // Collective, after LoadWeights() and before DistributedDataParallel::Create(), whose
   // DdpOptions::earlier_chunk_bytes it is: what the job that goes on had; none for a new job.
@@ -102,6 +103,8 @@ class Checkpointer {
                     SideChannel& side_channel);
 
  private:
+  // Whether there will be a checkpoint. After FindStart().
+  bool Writes() const;
   Checkpointer(const CheckpointOptions& options, int rank, int world_size, int64_t samples,
                int64_t steps);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,7 @@ class ShareOfImages : public ImageDataset {
     return all_->Get(own_(index), scratch);
   }
   Normalisation normalisation() const override { return all_->normalisation(); }
+  std::string name(int64_t index) const override { return all_->name(own_(index)); }
 
  private:
   const std::shared_ptr<const ImageDataset> all_;
@@ -83,6 +85,7 @@ absl::StatusOr<std::unique_ptr<DataLoader>> LoaderOf(const std::shared_ptr<const
   loader.augmentation = NormalisationOf(*all);
   loader.depth = PrefetchDepth(BatchBytes(loader, *all), own.prefetch_bytes);
   loader.end_epoch = 1;
+  loader.while_waiting = own.while_waiting;
   return DataLoader::Create(std::make_shared<const Share>(all, stride), sampler, loader);
 }
 

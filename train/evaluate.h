@@ -8,6 +8,8 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/activity.h"
 #include "base/deadline.h"
 #include "data/dataset.h"
@@ -29,6 +31,9 @@ struct EvaluationShare {
   int64_t prefetch_bytes = 0;
   // The logits of a batch; undefined where another rank has them, which then alone counts it.
   std::function<absl::StatusOr<at::Tensor>(const at::Tensor& inputs)> logits;
+  // DataLoaderOptions::while_waiting.
+  std::function<absl::Status(absl::string_view what, absl::Duration reading)> while_waiting =
+      nullptr;
   // Asked before each batch; an error, as of a group that has failed meanwhile, ends the evaluation.
   std::function<absl::Status()> check = nullptr;
   // All ranks call `logits` equally often, whatever their shares: one that has no samples left with

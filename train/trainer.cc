@@ -121,7 +121,7 @@ class TrainerImpl : public Trainer {
     GS_RETURN_IF_ERROR(CheckKeptBytes());
     GS_RETURN_IF_ERROR(checkpointer_->LoadWeights(*model_));
     const int slots = static_cast<int>(SlotNames(optimizer_).size()) + (options_.ema_decay > 0);
-    GS_RETURN_IF_ERROR(checkpointer_->CheckRoom(*model_, slots));
+    GS_RETURN_IF_ERROR(checkpointer_->CheckRoom(*model_, slots, options_.ema_decay > 0));
     SetMemoryFormat(options_.compute, *model_);
     // One whose parameters owners keep need not fit on the device.
     if (!options_.shard_parameters) GS_RETURN_IF_ERROR(MoveModel());
@@ -397,6 +397,9 @@ class TrainerImpl : public Trainer {
     own.ranks = mesh.cuts_model() ? mesh.replicas() : side_channel.world_size();
     own.logits = [this](const at::Tensor& inputs) { return share_->TestLogits(inputs); };
     own.check = [this] { return sync_->status(); };
+    own.while_waiting = [this](absl::string_view what, absl::Duration reading) {
+      return WaitForData(what, reading);
+    };
     own.in_step = share_->tests_in_step();
     own.activity = activity();
     if (OfTokens()) {

@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/process_limits.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "data/check_samples.h"
@@ -38,9 +38,8 @@ absl::Status CheckSplit(const TrainerOptions& options, Split split, Tally* tally
   tally->samples += data->size();
   if (data->images == nullptr) return absl::OkStatus();  // Tokens are bytes that were mapped.
   for (const std::string& line : data->images->remarks()) Print(line);
-  const int threads = options.loader_threads > 0
-                          ? options.loader_threads
-                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads =
+      options.loader_threads > 0 ? options.loader_threads : std::max(1, AvailableCores());
   GS_ASSIGN_OR_RETURN(const SampleReport report, CheckSamples(*data->images, threads));
   for (const std::string& line : report.warnings) {
     PrintNotice("worker", absl::StrCat("read, as Pillow reads it, with a warning: ", line));

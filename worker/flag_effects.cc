@@ -68,7 +68,7 @@ std::vector<FlagEffect> WorkerFlagEffects() {
       {"no_weight_decay", {IsNot("weight_decay", {"0"})}, {""}},
       {"ema_decay",
        {IsNot("evaluate", {"false"}), IsNot("evaluate_every", {"0"}), IsNot("checkpoint", {""}),
-        IsNot("resume", {"none", ""})},
+        IsNot("resume", {"none", ""}), IsNot("evaluate_only", {"false"})},
        {"0"}},
       // Learning rate.
       {"lr_reference_batch", {IsNot("lr_scaling", {"none"})}},

@@ -163,7 +163,7 @@ absl::Status WatchFromOutside(JobOptions* job) {
   return absl::OkStatus();
 }
 
-// Flags win over the launcher's variables, which are not even read where flags say all.
+// Flags win over the launcher's variables.
 absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   GS_RETURN_IF_ERROR(ResolveRecipeDefaults(&flags));
   JobOptions job;

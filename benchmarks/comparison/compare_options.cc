@@ -299,8 +299,8 @@ absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptio
   return all;
 }
 
-std::vector<std::string> WorkerFlags(const CompareOptions& options,
-                                     const Configuration& configuration) {
+std::vector<std::string> FlagsOfWorkers(const CompareOptions& options,
+                                        const Configuration& configuration) {
   const JobSpec& spec = configuration.job.spec;
   std::vector<std::string> flags = {
       absl::StrCat("--topology=", TopologyName(spec.topology)),

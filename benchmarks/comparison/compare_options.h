@@ -74,8 +74,8 @@ absl::Status ResolveLinksAndDevice(const GpuChecker& check, CompareOptions* opti
 absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptions& options);
 
 // The flags of a worker of this job, without those that say who it is.
-std::vector<std::string> WorkerFlags(const CompareOptions& options,
-                                     const Configuration& configuration);
+std::vector<std::string> FlagsOfWorkers(const CompareOptions& options,
+                                        const Configuration& configuration);
 
 }  // namespace gradsync
 

@@ -111,12 +111,13 @@ TEST(CompareOptionsTest, MicroBatchesAreCutFromTheGlobalBatchAndSplitsAreTold) {
   std::vector<int64_t> sizes;
   for (const Configuration& c : *all) sizes.push_back(c.batch_size);
   EXPECT_THAT(sizes, ElementsAre(32, 8, 64, 64, 16, 16));
-  EXPECT_EQ(Describe((*all)[2]), "ring over grpc, pipeline=2, 1f1b, 1 micro-batch, cut before 1, 2 workers");
-  EXPECT_THAT(WorkerFlags(options, (*all)[4]),
+  EXPECT_EQ(Describe((*all)[2]),
+            "ring over grpc, pipeline=2, 1f1b, 1 micro-batch, cut before 1, 2 workers");
+  EXPECT_THAT(FlagsOfWorkers(options, (*all)[4]),
               AllOf(Contains("--mesh=pipeline=2"), Contains("--micro_batches=4"),
                     Contains("--pipeline_schedule=1f1b"), Contains("--split=1"),
                     Contains("--batch_size=16")));
-  EXPECT_THAT(WorkerFlags(options, (*all)[1]),
+  EXPECT_THAT(FlagsOfWorkers(options, (*all)[1]),
               AllOf(Contains("--mesh=data=2"), Contains("--micro_batches=4"),
                     Not(Contains(StartsWith("--split")))));
 }
@@ -131,12 +132,12 @@ TEST(CompareOptionsTest, ReplicasInAProcessAreJobsOfTheirOwn) {
   ASSERT_TRUE(all.ok()) << all.status();
   ASSERT_EQ(all->size(), 2);
   EXPECT_EQ(Describe((*all)[1]), "ring over grpc, 2 replicas in each, 2 workers");
-  EXPECT_THAT(WorkerFlags(options, (*all)[1]), Contains("--data_parallel=2"));
+  EXPECT_THAT(FlagsOfWorkers(options, (*all)[1]), Contains("--data_parallel=2"));
 }
 
 TEST(CompareOptionsTest, WhatAMeshCannotBeIsRefused) {
-  const auto refused = [](const std::string& meshes, const std::function<void(CompareOptions&)>& set,
-                          const std::string& why) {
+  const auto refused = [](const std::string& meshes,
+                          const std::function<void(CompareOptions&)>& set, const std::string& why) {
     CompareOptions options = OnMeshes(meshes);
     set(options);
     const absl::Status status = ListConfigurations(options).status();
@@ -144,20 +145,34 @@ TEST(CompareOptionsTest, WhatAMeshCannotBeIsRefused) {
     EXPECT_THAT(std::string(status.message()), StartsWith(why));
   };
   using Options = CompareOptions;
-  refused("pipeline=2", [](Options& o) { o.workers = {"4"}; }, "--workers: expected none with --mesh");
+  refused(
+      "pipeline=2", [](Options& o) { o.workers = {"4"}; }, "--workers: expected none with --mesh");
   // What is the default without a mesh was taken for nothing.
-  refused("pipeline=2", [](Options& o) { o.workers = {"1", "2"}; },
-          "--workers: expected none with --mesh");
-  refused("pipeline=2", [](Options& o) { o.zeros = {"2"}; }, "--zero: expected 0 or 1 with --mesh=");
-  refused("data=2", [](Options& o) { o.zeros = {"2"}; }, "--micro_batches: expected 1 with --zero=2");
-  refused("shard=2", [](Options&) {}, "--zero: expected 1 to 3 with shard=2");
-  refused("data=2", [](Options& o) { o.replicas = {"2"}; }, "--data_parallel: expected 1 with");
-  refused("data=2", [](Options& o) { o.straggler = "0:2"; }, "--straggler: expected none with");
-  refused("data=3", [](Options& o) { o.global_batch_size = 64; },
-          "--global_batch_size: expected no --batch_size, and a multiple of 12, for 4 ");
-  refused("pipeline=2", [](Options& o) { o.compressions = {"bf16"}; }, "--mesh: expected a job that");
-  refused("pipeline=2", [](Options& o) { o.mesh.schedules = {"x"}; }, "--pipeline_schedule: ");
-  refused("pipelines=2", [](Options&) {}, "--mesh: ");
+  refused(
+      "pipeline=2",
+      [](Options& o) {
+        o.workers = {"1", "2"};
+      },
+      "--workers: expected none with --mesh");
+  refused(
+      "pipeline=2", [](Options& o) { o.zeros = {"2"}; }, "--zero: expected 0 or 1 with --mesh=");
+  refused(
+      "data=2", [](Options& o) { o.zeros = {"2"}; }, "--micro_batches: expected 1 with --zero=2");
+  refused(
+      "shard=2", [](Options&) {}, "--zero: expected 1 to 3 with shard=2");
+  refused(
+      "data=2", [](Options& o) { o.replicas = {"2"}; }, "--data_parallel: expected 1 with");
+  refused(
+      "data=2", [](Options& o) { o.straggler = "0:2"; }, "--straggler: expected none with");
+  refused(
+      "data=3", [](Options& o) { o.global_batch_size = 64; },
+      "--global_batch_size: expected no --batch_size, and a multiple of 12, for 4 ");
+  refused(
+      "pipeline=2", [](Options& o) { o.compressions = {"bf16"}; }, "--mesh: expected a job that");
+  refused(
+      "pipeline=2", [](Options& o) { o.mesh.schedules = {"x"}; }, "--pipeline_schedule: ");
+  refused(
+      "pipelines=2", [](Options&) {}, "--mesh: ");
 }
 
 TEST(CompareOptionsTest, AGlobalBatchIsSharedByTheWorkers) {
@@ -172,7 +187,7 @@ TEST(CompareOptionsTest, AGlobalBatchIsSharedByTheWorkers) {
   ASSERT_TRUE(configurations.ok()) << configurations.status();
   EXPECT_EQ((*configurations)[0].batch_size, 64);
   EXPECT_EQ((*configurations)[1].batch_size, 16);
-  const std::vector<std::string> flags = WorkerFlags(options, (*configurations)[1]);
+  const std::vector<std::string> flags = FlagsOfWorkers(options, (*configurations)[1]);
   EXPECT_THAT(flags, Contains("--batch_size=16"));
   EXPECT_THAT(flags, Contains("--topology=ring"));
   EXPECT_THAT(flags, Contains("--momentum=0"));
@@ -272,7 +287,8 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
       {[](Options& o) { o.timeout = absl::ZeroDuration(); }, "--timeout: "},
       {[](Options& o) { o.worker_flags = {"--rank=1"}; }, "--rank: "},
       {[](Options& o) { o.worker_flags = {"--zero=2"}; }, "--zero: expected it before"},
-      {[](Options& o) { o.worker_flags = {"--mesh=pipeline=2"}; }, "--mesh: expected it before the"},
+      {[](Options& o) { o.worker_flags = {"--mesh=pipeline=2"}; },
+       "--mesh: expected it before the"},
       {[](Options& o) { o.mesh.micro_batches = {"8"}; },
        "--micro_batches: expected none without --mesh, found \"8\""},
       {[](Options& o) { o.mesh.splits = "4"; }, "--split: expected none without --mesh"},
@@ -305,7 +321,7 @@ TEST(CompareOptionsTest, NcclIsALinkOfRingsAndAllWorkersGetTheDevice) {
                   "ring over nccl, update at owner, 2 workers"));
   const auto configurations = ListConfigurations(options);
   for (const Configuration& configuration : *configurations) {
-    const std::vector<std::string> flags = WorkerFlags(options, configuration);
+    const std::vector<std::string> flags = FlagsOfWorkers(options, configuration);
     EXPECT_THAT(flags, Contains("--device=cuda"));
     EXPECT_THAT(flags, Contains("--precision=bf16"));
     EXPECT_THAT(flags, Contains("--channels_last"));
@@ -372,7 +388,7 @@ TEST(CompareOptionsTest, EachCodecRunsWhereItCan) {
                                  "ps over shm, 1 server, 2 workers", "ring over grpc, 2 workers",
                                  "ring over grpc, bf16, 2 workers", "ring over shm, 2 workers",
                                  "local, 2 workers"));
-  EXPECT_EQ(WorkerFlags(options, (*configurations)[1]).back(), "--compression=bf16");
+  EXPECT_EQ(FlagsOfWorkers(options, (*configurations)[1]).back(), "--compression=bf16");
   options.topologies = {"ring", "local"};
   EXPECT_THAT(std::string(ListConfigurations(options).status().message()),
               ::testing::HasSubstr("--compression: expected ps among --topology for topk"));
@@ -406,7 +422,7 @@ TEST(CompareOptionsTest, EachConsistencyRunsWhereItCanBesideBsp) {
                           "ps over shm, update at owner, 2 servers, 4 workers",
                           "ring over grpc, 4 workers", "ring over grpc, update at owner, 4 workers",
                           "ring over shm, 4 workers", "ring over shm, update at owner, 4 workers"));
-  EXPECT_EQ(WorkerFlags(options, (*configurations)[2]).back(), "--consistency=ssp:2");
+  EXPECT_EQ(FlagsOfWorkers(options, (*configurations)[2]).back(), "--consistency=ssp:2");
 }
 
 TEST(CompareOptionsTest, AConsistencyThatCannotBeIsRefusedByItsFlag) {

@@ -24,7 +24,8 @@ constexpr char kWithoutEffect[] =
     "momentum nesterov weight_decay no_weight_decay label_smoothing lr_scaling lr_reference_batch "
     "schedule lr_milestones lr_gamma lr_final lr_power lr_warmup lr_warmup_steps lr_warmup_start "
     "allow_nonfinite sampler init_from init_key init_skip checkpoint checkpoint_every "
-    "checkpoint_keep checkpoint_best evaluate evaluate_every tensorboard trace trace_steps trace_bandwidth trace_placement "
+    "checkpoint_keep checkpoint_best evaluate evaluate_every tensorboard trace trace_steps "
+    "trace_bandwidth trace_placement "
     "metrics_port metrics_host metrics_port_file log_format reflection failure_timeout run_id "
     "secret_file insecure";
 

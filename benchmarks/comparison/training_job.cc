@@ -103,7 +103,7 @@ absl::StatusOr<proto::Run> RunTrainingJob(
     const std::function<void(int64_t step, int64_t steps)>& on_step) {
   const PlacedJob& job = configuration.job;
   LocalJobOptions processes = ProcessesOf(job, programs, compare.timeout);
-  processes.worker_flags = WorkerFlags(compare, configuration);
+  processes.worker_flags = FlagsOfWorkers(compare, configuration);
   processes.tell_local_rank = compare.compute.on_gpu();
   processes.ranks_per_gpu = compare.ranks_per_gpu;
   const bool shared_by_nccl = job.spec.link == Link::kNccl && compare.ranks_per_gpu > 1;
