@@ -14,8 +14,10 @@
 #include "base/status_macros.h"
 #include "checkpoint/read_weights.h"
 
-ABSL_DECLARE_FLAG(bool, evaluate_only);
-
+ABSL_FLAG(
+    bool, evaluate_only, false,
+    "train no step: measure loss and accuracy of the weights of --init_from or --resume on the "
+    "test split, and end");
 ABSL_FLAG(
     std::string, checkpoint, "",
     "folder for checkpoints, of which DIR/latest is the newest; one is written after the last "

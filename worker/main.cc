@@ -200,6 +200,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   GS_RETURN_IF_ERROR(DataOptionsFromFlags(&job.trainer));
   GS_ASSIGN_OR_RETURN(job.trainer.checkpoint,
                       CheckpointOptionsFromFlags(job.join.same_on_all_ranks));
+  job.trainer.evaluate_only = job.trainer.checkpoint.weights_only;
   job.trainer.timeout = absl::GetFlag(FLAGS_timeout);
   job.trainer.on_stall = [](int64_t step, int bucket, absl::Duration waited) {
     PrintNotice("worker", absl::StrCat("waiting for bucket ", bucket, " of step ", step, " for ",

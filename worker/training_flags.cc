@@ -34,10 +34,6 @@ ABSL_FLAG(int64_t, evaluate_every, 0,
           "measure accuracy on the test split, by all workers together, every so many steps; with "
           "ssp and asp rank 0 keeps copies of its model, and evaluates them after the last step; "
           "0: never");
-ABSL_FLAG(
-    bool, evaluate_only, false,
-    "train no step: measure loss and accuracy of the weights of --init_from or --resume on the "
-    "test split, and end");
 ABSL_FLAG(uint64_t, seed, 0, "seed of initial weights, order of samples and augmentation");
 ABSL_FLAG(std::string, straggler, "",
           "who computes slower, the same on all workers: RANK:FACTOR, or "
@@ -98,7 +94,6 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   options.allow_nonfinite = absl::GetFlag(FLAGS_allow_nonfinite);
   options.evaluate = absl::GetFlag(FLAGS_evaluate);
   options.evaluate_every = absl::GetFlag(FLAGS_evaluate_every);
-  options.evaluate_only = absl::GetFlag(FLAGS_evaluate_only);
   options.plan.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes).bytes;
   options.plan.first_bucket_bytes = absl::GetFlag(FLAGS_first_bucket_bytes).bytes;
   options.plan.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes).bytes;
