@@ -423,7 +423,7 @@ class OperationsTest(unittest.TestCase):
         port = self.address("page").split(":")[1]
         for program, flags, line in (
                 (SERVER, ["--metrics_port=65536"], r'ps_server: --metrics_port: expected .*, found "65536"'),
-                (SERVER, ["--metrics_port_file=x"], r'ps_server: --metrics_port_file: expected none without .*, found "x"'),
+                (SERVER, ["--metrics_port_file=x"], r'ps_server: --metrics_port_file: expected to be left out without .*, found "x"'),
                 (SERVER, ["--log_format=xml"], r'ps_server: --log_format: expected text or json, found "xml"'),
                 (SERVER, [f"--metrics_port={port}"], rf"ps_server: --metrics_port: .*127\.0\.0\.1:{port}.*taken.*"),
                 (WORKER, [f"--metrics_port={port}"], rf"worker: .*--metrics_port: .*127\.0\.0\.1:{port}.*taken.*"),
