@@ -61,7 +61,7 @@ std::vector<FlagEffect> WorkerFlagEffects() {
       {"crop", {image_folder}, {""}},
       {"scaled_decoding", {image_folder}, {"true"}},
       {"skip_damaged", {image_folder}, {"0"}},
-      {"epochs", {Is("steps", {"0"})}},
+      {"epochs", {Is("steps", {"0"})}, {"1"}},
       // Optimizer and weights.
       {"momentum", {sgd}},
       {"nesterov", {sgd}, {"false"}},
