@@ -1,7 +1,6 @@
 // A worker that lives but gets nothing done any more is named by all others, within the failure
 // timeout and a moment; those that merely wait for it are not.
 
-#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -117,7 +116,7 @@ TEST_F(StuckProcessTest, AWorkerThatStandsStillInAStepOfARingIsNamed) {
                                  "--log_every=1", "--straggler=" + StandStill()}));
 }
 
-// An image that is a pipe to which nobody writes: reading it lasts for ever.
+// An image on a disk that does not answer: opening it lasts for ever.
 TEST_F(StuckProcessTest, AWorkerThatStandsStillInTheEvaluationIsNamed) {
   const TemporaryFolder folder = TemporaryFolder::Create("stuck_process_test").value();
   const int status = std::system(
@@ -132,11 +131,16 @@ TEST_F(StuckProcessTest, AWorkerThatStandsStillInTheEvaluationIsNamed) {
   }
   std::sort(tests.begin(), tests.end());
   ASSERT_GT(tests.size(), 1u);
-  ASSERT_TRUE(std::filesystem::remove(tests[1]));  // rank r evaluates samples r, r + 3, ...
-  ASSERT_EQ(mkfifo(tests[1].c_str(), 0600), 0);
+  // Rank r evaluates samples r, r + 3, ... Its place among the others stays the same.
+  std::filesystem::path hangs = tests[1];
+  hangs.replace_extension(".hangs" + hangs.extension().string());
+  std::filesystem::rename(tests[1], hangs);
+  const std::string shim = std::filesystem::absolute("tests/hanging_file.so").string();
+  ASSERT_EQ(setenv("LD_PRELOAD", shim.c_str(), /*replace=*/1), 0);
   ExpectThatAllNameRank1(
       Job(0, {"--topology=ring", "--data=imagefolder:" + folder.path(), "--image_size=32",
               "--batch_size=2", "--epochs=2", "--evaluate", "--log_every=1"}));
+  unsetenv("LD_PRELOAD");
 }
 
 }  // namespace
