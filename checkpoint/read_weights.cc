@@ -182,6 +182,9 @@ class Fitting {
   }
 
   absl::StatusOr<WeightsFound> Run() {
+    if (wanted_.tensors.empty()) {
+      return absl::InvalidArgumentError("expected a model with tensors, found one without any");
+    }
     if (wanted_names_.empty() && !wanted_.tensors.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("--init_skip: expected to leave tensors that are read, found \"",

@@ -64,7 +64,7 @@ const std::vector<Sample>& Samples() {
       {"crop", "padded", {"--data=synthetic:64"}, folder},
       {"scaled_decoding", "false", {"--data=cifar10:somewhere"}, folder},
       {"epochs", "5", {"--steps=10"}, {}},
-      {"momentum", "0.9", {"--optimizer=adamw"}, {"--optimizer=sgd"}},
+      {"momentum", "0.8", {"--optimizer=adamw"}, {"--optimizer=sgd"}},
       {"nesterov", "true", adam, {}},
       {"no_weight_decay", "bias", adam, {"--optimizer=adam", "--weight_decay=0.1"}},
       {"ema_decay", "0.9", {}, {"--evaluate_every=5"}},

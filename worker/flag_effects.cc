@@ -63,7 +63,7 @@ std::vector<FlagEffect> WorkerFlagEffects() {
       {"skip_damaged", {image_folder}, {"0"}},
       {"epochs", {Is("steps", {"0"})}, {"1"}},
       // Optimizer and weights.
-      {"momentum", {sgd}},
+      {"momentum", {sgd}, {"0.9"}},
       {"nesterov", {sgd}, {"false"}},
       {"no_weight_decay", {IsNot("weight_decay", {"0"})}, {""}},
       {"ema_decay",
