@@ -260,6 +260,11 @@ class Lab:
             for rank in ranks:
                 rank.kill()
                 rank.wait()
+        if set(codes) == {2}:
+            logs = [(folder / f"{rank}.log").read_text() for rank in range(way.workers)]
+            check_refusal("".join(f"[worker {rank}] {line}\n" for rank, log in enumerate(logs) for line in log.splitlines()),
+                          [f"[worker {rank}] {line}" for rank, log in enumerate(logs) for line in log.splitlines()
+                           if line.startswith("worker: ")])
         if any(codes):
             raise Fault(f"exit codes {codes}: {(folder / '0.log').read_text().strip().splitlines()[-1]}")
         return read_records(folder, way)
