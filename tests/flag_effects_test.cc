@@ -63,6 +63,7 @@ const std::vector<Sample>& Samples() {
       {"image_size", "32", mlp, folder},
       {"crop", "padded", {"--data=synthetic:64"}, folder},
       {"scaled_decoding", "false", {"--data=cifar10:somewhere"}, folder},
+      {"skip_damaged", "3", {"--data=cifar10:somewhere"}, folder},
       {"epochs", "5", {"--steps=10"}, {}},
       {"momentum", "0.8", {"--optimizer=adamw"}, {"--optimizer=sgd"}},
       {"nesterov", "true", adam, {}},
