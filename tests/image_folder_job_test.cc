@@ -263,6 +263,7 @@ TEST_F(ImageFolderJobTest, AResumedJobHasTheSameDataWhereverTheyAre) {
   const std::vector<std::string> kept = {"--checkpoint=" + path() + "/kept", "--resume=auto"};
   Train(1, 0, With(kept, {"--epochs=1", "--steps=2"}));
   const std::string copy = path() + "/copy";
+  std::filesystem::create_directories(copy);
   std::filesystem::copy(path() + "/train", copy + "/train",
                         std::filesystem::copy_options::recursive);
   Train(1, 0, With(kept, {"--epochs=1", "--steps=4", "--data=imagefolder:" + copy + "/"}));

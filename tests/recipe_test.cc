@@ -163,7 +163,8 @@ TEST(WeightDecayTest, HasTheDefaultOfEachOptimizerWhereNobodySetsIt) {
     EXPECT_NE(by_default, hash({chosen, "--weight_decay=0.3"})) << optimizer;
     // The record has it, and ranks with and without the flag are the same job.
     bool found = false;
-    for (const proto::FlagValue& flag : Alone({"--steps=1", chosen}).flags()) {
+    const proto::WorkerMetrics metrics = Alone({"--steps=1", chosen});
+    for (const proto::FlagValue& flag : metrics.flags()) {
       if (flag.name() != "weight_decay") continue;
       found = true;
       EXPECT_EQ(flag.origin(), "default");
