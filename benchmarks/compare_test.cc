@@ -280,7 +280,7 @@ TEST_F(CompareTest, OtherSpellingsOfFlagsAreUnderstood) {
       Command({"--topologies=ring", "--links=grpc", "--updates=worker", "--ranks=2", "--worker=2",
                "--server=1", "--placements=dedicated", "--compressions=none", "--consistencies=bsp",
                "--bandwidths=1Gbps", "--models=mlp", "--batch=8", "--no_such_flag"}));
-  EXPECT_EQ(compare.Finish().shell_code(), 2);
+  EXPECT_EQ(compare.Finish().code, 2);
   EXPECT_THAT(compare.err(), ElementsAre(HasSubstr("--no_such_flag")));
 }
 

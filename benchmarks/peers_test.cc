@@ -133,7 +133,7 @@ TEST(PeersTest, OtherSpellingsOfFlagsAreUnderstood) {
   TestProgram all({"benchmarks/peers", "--ranks=2", "--rank=2", "--worker=2", "--sizes=4KiB",
                    "--contestant=gloo", "--topologies=ring", "--links=shm", "--models=resnet18",
                    "--batch=8", "-n=1", "-w=1", "--no_such_flag"});
-  EXPECT_EQ(all.Finish().shell_code(), 2);
+  EXPECT_EQ(all.Finish().code, 2);
   EXPECT_THAT(all.err(), testing::ElementsAre(HasSubstr("--no_such_flag")));
 }
 
@@ -142,7 +142,7 @@ TEST(PeersTest, WrongFlagsAreOneLineAndExitCodeTwo) {
                            "--contestants=nccl", "--json=/nowhere/x", "--no_such_flag", "stray",
                            "--iterations=-1", "--warmup=-2", "--timeout=0s"}) {
     TestProgram program({"benchmarks/peers", flag});
-    EXPECT_EQ(program.Finish().shell_code(), 2) << flag;
+    EXPECT_EQ(program.Finish().code, 2) << flag;
     EXPECT_THAT(program.err(), testing::SizeIs(1)) << flag;
     EXPECT_THAT(program.out(), testing::IsEmpty()) << flag;
   }

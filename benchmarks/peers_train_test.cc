@@ -87,7 +87,7 @@ TEST(PeersTrainTest, WrongFlagsOfTrainingAreOneLineAndExitCodeTwo) {
        {"--ranks_per_gpu=2", "--ranks_per_gpu=0", "--topologies=mesh", "--links=gloo",
         "--pytorch=fast", "--loader_threads=-1", "--pixels=7", "--threads=-1"}) {
     TestProgram program({"benchmarks/peers", "--train", flag});
-    EXPECT_EQ(program.Finish().shell_code(), 2) << flag;
+    EXPECT_EQ(program.Finish().code, 2) << flag;
     EXPECT_THAT(program.err(), testing::SizeIs(1)) << flag;
     EXPECT_THAT(program.out(), testing::IsEmpty()) << flag;
   }
@@ -97,7 +97,7 @@ TEST(PeersTrainTest, WrongFlagsOfTrainingAreOneLineAndExitCodeTwo) {
 TEST(PeersTrainTest, TrainingOnAGpuThatIsNotThereIsRefused) {
   if (CheckGpu(0).ok()) GTEST_SKIP() << "there is a GPU";
   TestProgram program({"benchmarks/peers", "--train", "--device=cuda"});
-  EXPECT_EQ(program.Finish().shell_code(), 2);
+  EXPECT_EQ(program.Finish().code, 2);
   EXPECT_THAT(program.err(),
               testing::ElementsAre(testing::StartsWith("peers: --device=cuda: this ")));
   EXPECT_THAT(program.out(), testing::IsEmpty());

@@ -30,7 +30,7 @@ Outcome Predict(const std::vector<std::string>& flags) {
   argv.insert(argv.end(), flags.begin(), flags.end());
   TestProgram program(argv);
   Outcome outcome;
-  outcome.exit_code = program.Finish(absl::Seconds(50)).shell_code();
+  outcome.exit_code = program.Finish(absl::Seconds(50)).code;
   outcome.out = absl::StrJoin(program.out(), "\n");
   outcome.errors = program.err();
   return outcome;

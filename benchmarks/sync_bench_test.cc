@@ -35,7 +35,7 @@ struct Outcome {
 Outcome RunBench(std::vector<std::string> flags) {
   flags.insert(flags.begin(), "benchmarks/sync_bench");
   TestProgram program(flags);
-  const int exit_code = program.Finish(absl::Seconds(200)).shell_code();
+  const int exit_code = program.Finish(absl::Seconds(200)).code;
   return {exit_code, absl::StrJoin(program.out(), "\n"), program.err()};
 }
 

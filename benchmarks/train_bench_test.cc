@@ -32,7 +32,7 @@ Outcome RunProgram(const std::string& program_path, const std::vector<std::strin
   argv.insert(argv.end(), flags.begin(), flags.end());
   TestProgram program(argv);
   Outcome outcome;
-  outcome.exit_code = program.Finish(absl::Seconds(120)).shell_code();
+  outcome.exit_code = program.Finish(absl::Seconds(120)).code;
   outcome.out = absl::StrJoin(program.out(), "\n");
   outcome.errors = program.err();
   return outcome;

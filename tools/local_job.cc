@@ -241,7 +241,7 @@ class LocalJob {
     if (status.signal == SIGKILL) {
       absl::StrAppend(&how, ", ", ExplainForeignKill(oom_kills_, ReadOomKills()));
     }
-    Fail(absl::StrCat(Describe(*first), ": ", how), first->last_error, status.shell_code(),
+    Fail(absl::StrCat(Describe(*first), ": ", how), first->last_error, status.code,
          /*killed=*/status.signal != 0);
   }
 
@@ -250,7 +250,7 @@ class LocalJob {
     if (result_.exit_code != 1) return;
     for (const auto& member : members_) {
       if (member->process == nullptr || !member->process->exit_status().has_value()) continue;
-      if (member->process->exit_status()->shell_code() != kBadInput) continue;
+      if (member->process->exit_status()->code != kBadInput) continue;
       result_.exit_code = kBadInput;
     }
   }
@@ -261,7 +261,7 @@ class LocalJob {
     for (const auto& member : members_) {
       if (member->process == nullptr || !member->process->exit_status().has_value()) continue;
       const ExitStatus& status = *member->process->exit_status();
-      if (status.ok() || status.shell_code() == 128 + draining_) continue;
+      if (status.ok() || status.code == 128 + draining_) continue;
       undrained_ = member.get();
       return;
     }
@@ -288,7 +288,7 @@ class LocalJob {
       drain.failure_detail = undrained_->last_error;
     }
     result_.drain_failure = DescribeFailure(drain);
-    result_.exit_code = status.shell_code();
+    result_.exit_code = status.code;
   }
 
   // Servers end by themselves when the last worker leaves.

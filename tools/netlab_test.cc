@@ -66,7 +66,7 @@ TEST_F(NetlabTest, ACommandRunsOnTheHostThatWasAskedForAndItsExitCodeIsReturned)
                        "--", "/bin/sh", "-c",
                        "PATH=$PATH:/usr/sbin:/sbin; ip -4 -brief address show eth0; tc qdisc show "
                        "dev eth0; exit 7"});
-  EXPECT_EQ(program.Finish().shell_code(), 7);
+  EXPECT_EQ(program.Finish().code, 7);
   ASSERT_THAT(program.out(), SizeIs(2)) << absl::StrJoin(program.err(), "\n");
   EXPECT_THAT(program.out()[0], HasSubstr("10.77.0.3/16"));
   EXPECT_THAT(program.out()[1], HasSubstr("tbf"));
@@ -77,7 +77,7 @@ TEST_F(NetlabTest, OtherHostsAreEnteredFromInside) {
   const std::string self = std::filesystem::absolute(kNetlab);
   TestProgram program({kNetlab, "--hosts=2", "--", self, "--enter=1", "--", "/bin/sh", "-c",
                        "PATH=$PATH:/usr/sbin:/sbin; ip -4 -brief address show eth0"});
-  EXPECT_EQ(program.Finish().shell_code(), 0);
+  EXPECT_EQ(program.Finish().code, 0);
   ASSERT_THAT(program.out(), SizeIs(1)) << absl::StrJoin(program.err(), "\n");
   EXPECT_THAT(program.out()[0], HasSubstr("10.77.0.2/16"));
 }
@@ -89,7 +89,7 @@ TEST_F(NetlabTest, AHundredHostsAreEachThemselves) {
                          "/bin/bash", "-c",
                          "PATH=$PATH:/usr/sbin:/sbin; ip -4 -brief address show eth0; (echo "
                          ">/dev/tcp/10.77.0.50/9) 2>&1 | grep -m1 -o 'Connection refused'"});
-    EXPECT_EQ(program.Finish().shell_code(), 0);
+    EXPECT_EQ(program.Finish().code, 0);
     ASSERT_THAT(program.out(), SizeIs(2)) << absl::StrJoin(program.err(), "\n");
     EXPECT_THAT(program.out()[0],
                 HasSubstr(std::string(host) == "0" ? "10.77.0.1/16" : "10.77.0.100/16"));
@@ -108,7 +108,7 @@ TEST_F(NetlabTest, NothingIsLeftWhenItIsKilled) {
   ASSERT_NE(network, "");
   ASSERT_FALSE(Traces(marker, network).empty());
   program.Kill(SIGKILL);
-  EXPECT_EQ(program.Finish().shell_code(), 137);
+  EXPECT_EQ(program.Finish().code, 137);
   const Deadline deadline = Deadline::In(absl::Seconds(10));
   std::vector<std::string> left = Traces(marker, network);
   while (!left.empty() && !deadline.passed()) left = Traces(marker, network);
@@ -117,7 +117,7 @@ TEST_F(NetlabTest, NothingIsLeftWhenItIsKilled) {
 
 TEST_F(NetlabTest, ACommandThatDoesNotExistIsNamed) {
   TestProgram program({kNetlab, "--", "/no/such/command"});
-  EXPECT_EQ(program.Finish().shell_code(), 127);
+  EXPECT_EQ(program.Finish().code, 127);
   EXPECT_THAT(program.err(), ElementsAre(HasSubstr("/no/such/command: No such file")));
 }
 
@@ -125,7 +125,7 @@ TEST(NetlabFlagsTest, MistakesAreOneLineAndExitCodeTwo) {
   for (const char* flag : {"--hosts=0", "--hosts=1000", "--bandwidth=fast", "--host=3", "--burst=1",
                            "--burst=1KiB", "--enter=7", "--no_such_flag"}) {
     TestProgram program({kNetlab, flag, "--", "/bin/true"});
-    EXPECT_EQ(program.Finish().shell_code(), 2) << flag;
+    EXPECT_EQ(program.Finish().code, 2) << flag;
     EXPECT_THAT(program.err(), SizeIs(1)) << flag;
     EXPECT_THAT(program.out(), ElementsAre()) << flag;
   }

@@ -190,8 +190,8 @@ void Subprocess::Poll() {
   DismissGuard();
   Flush(&pipes_[0], false);
   Flush(&pipes_[1], true);
-  exit_status_ =
-      WIFSIGNALED(status) ? ExitStatus{0, WTERMSIG(status)} : ExitStatus{WEXITSTATUS(status), 0};
+  exit_status_ = WIFSIGNALED(status) ? ExitStatus{128 + WTERMSIG(status), WTERMSIG(status)}
+                                     : ExitStatus{WEXITSTATUS(status), 0};
 }
 
 // Once the child was reaped its number may become another process's.

@@ -19,13 +19,10 @@ namespace gradsync {
 
 // How a process ended.
 struct ExitStatus {
-  int code = 0;    // when signal is 0
+  int code = 0;    // as a shell reports it: 128 + signal for a process that a signal killed
   int signal = 0;  // that killed it, or 0
 
-  bool ok() const { return code == 0 && signal == 0; }
-
-  // What a shell would report: the code, or 128 + signal.
-  int shell_code() const { return signal != 0 ? 128 + signal : code; }
+  bool ok() const { return code == 0; }
 
   // "exit code 2", "killed by signal 9 (SIGKILL)".
   std::string ToString() const;

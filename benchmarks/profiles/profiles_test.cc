@@ -75,7 +75,7 @@ TEST(ProfilesTest, BackwardCompletesTheLastLayerFirst) {
 TEST(ProfilesTest, ShapesAreWhatTheirScriptMakes) {
   const std::string folder = testing::TempDir();
   TestProgram script({"benchmarks/profiles/make_shapes.py", folder});
-  ASSERT_EQ(script.Finish().shell_code(), 0);
+  ASSERT_EQ(script.Finish().code, 0);
   for (const std::string name : {"/vgg16.json", "/bert_large.json"}) {
     EXPECT_EQ(ReadFile(folder + name), ReadFile("benchmarks/profiles" + name));
   }
