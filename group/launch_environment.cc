@@ -190,6 +190,21 @@ bool IsSlurmTask(const Environment& env) {
   return env.Has("SLURM_PROCID") && (in_step || !env.Has("SLURM_JOB_ID"));
 }
 
+// In a batch script, or a shell of salloc, that asked for several tasks: what it starts without srun
+// is easily taken for training by all of them.
+std::string TasksNeverStarted(const Environment& env) {
+  const absl::optional<std::string> tasks = env.Text("SLURM_NTASKS");
+  int count = 0;
+  if (!env.Has("SLURM_JOB_ID") || !absl::SimpleAtoi(tasks.value_or("1"), &count) || count < 2) {
+    return "";
+  }
+  return absl::StrCat(
+      "SLURM_NTASKS=", count,
+      " but this process is no task of a step: it trains alone; srun in front of the "
+      "command starts ",
+      count, " workers, --world_size=1 says that one is meant");
+}
+
 // With srun --mpi=pmi2 and the like, Slurm itself sets PMI_*. MPICH's and Intel MPI's launchers
 // count a host's ranks too, and run inside steps of their own, whose numbers are other ones.
 bool IsPmiOfSlurm(const Environment& env) {
@@ -278,7 +293,10 @@ absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(
     if (chosen == nullptr || (!chosen->has_size && candidate.has_size)) chosen = &candidate;
   }
   LaunchEnvironment result;
-  if (chosen == nullptr) return result;
+  if (chosen == nullptr) {
+    result.notice = TasksNeverStarted(env);
+    return result;
+  }
   result.launcher = chosen->launcher;
   GS_RETURN_IF_ERROR(chosen->read(env, &result));
   return result;

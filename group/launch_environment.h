@@ -28,6 +28,7 @@ struct LaunchEnvironment {
   absl::optional<std::string> master;  // "host:port" where rank 0 is to hold the store
   absl::optional<std::string> run_id;
   int attempt = 0;  // restarts of the job so far
+  std::string notice;  // to be printed: tasks were asked for, and this process is none of them
 };
 
 // Whether a program's flags leave nothing to ask of a launcher: one worker alone, or a rank, a world

@@ -232,6 +232,15 @@ TEST(LaunchEnvironmentTest, GarbledAndContradictoryValuesAreNamed) {
   }
 }
 
+TEST(LaunchEnvironmentTest, ABatchScriptOfSeveralTasksIsToldThatItStartsNone) {
+  const auto script = Without(With(kSlurm, {{"SLURM_PROCID", "0"}}), {"SLURM_STEP_ID"});
+  EXPECT_THAT(Detect(script)->notice, AllOf(HasSubstr("SLURM_NTASKS=4"), HasSubstr("srun")));
+  EXPECT_EQ(Detect(With(script, {{"SLURM_NTASKS", "1"}}))->notice, "");
+  EXPECT_EQ(Detect(Without(script, {"SLURM_NTASKS"}))->notice, "");
+  EXPECT_EQ(Detect(kSlurm)->notice, "");
+  EXPECT_EQ(Detect({{"SLURM_NTASKS", "9"}})->notice, "");
+}
+
 TEST(LaunchEnvironmentTest, FlagsSayAllOfAWorkerAloneOrWithRankSizeAndStore) {
   EXPECT_TRUE(SaysAll(1, 2, "a:1"));
   EXPECT_TRUE(SaysAll(0, 1, ""));

@@ -229,12 +229,12 @@ absl::Status AskLauncher(Flags* flags) {
   return absl::OkStatus();
 }
 
-// Waits for the master's name to be found, for --timeout at most.
-absl::StatusOr<LocalAddresses> FindHere(const Flags& flags) {
+// Waits for the master's name to be found.
+absl::StatusOr<LocalAddresses> FindHere(const Flags& flags, Deadline deadline) {
   LocalAddressOptions options;
   options.master = flags.master;
   options.open = CheckListener(flags.credentials, "0.0.0.0:0").ok();
-  options.deadline = Deadline::In(flags.timeout);
+  options.deadline = deadline;
   options.notice = [](const std::string& text) { PrintNotice("ps_server", text); };
   return FindLocalAddress(options);
 }
@@ -260,11 +260,11 @@ struct Master {
   std::string key;  // of the job
 };
 
-absl::StatusOr<Master> AskMaster(const Flags& flags, const LocalAddresses& here) {
+absl::StatusOr<Master> AskMaster(const Flags& flags, const LocalAddresses& here,
+                                 Deadline deadline) {
   Master master;
   master.run = {flags.run_id, std::max(flags.attempt, 0)};
   if (flags.master.empty()) return master;
-  const Deadline deadline = Deadline::In(flags.timeout);
   StorePass pass;
   pass.server = true;
   pass.run_id = flags.run_id;
@@ -376,15 +376,14 @@ absl::Status AtMaster(const Flags& flags, const absl::Status& status) {
 
 // Says where the server is, to whoever should know.
 absl::Status Announce(const Flags& flags, const Master& master, const std::string& address,
-                      ParameterServer* server) {
+                      ParameterServer* server, Deadline deadline) {
   if (!flags.port_file.empty()) {
     GS_RETURN_IF_ERROR(WriteFileAtomically(flags.port_file, address + "\n"));
   }
   std::printf("listening on %s\n", address.c_str());
   std::fflush(stdout);
   if (master.store == nullptr) return absl::OkStatus();
-  const absl::StatusOr<int> number =
-      Register(master, address, flags.number, Deadline::In(flags.timeout));
+  const absl::StatusOr<int> number = Register(master, address, flags.number, deadline);
   return AtMaster(
       flags, number.ok() ? server->JoinRun(master.store->address(), *number) : number.status());
 }
@@ -445,12 +444,13 @@ int Main(int argc, char** argv) {
   const auto health = std::make_shared<GrpcHealth>();
   std::unique_ptr<ParameterServer> server;
   SignalWatch watch(health);
-  const absl::StatusOr<LocalAddresses> here = FindHere(flags);
+  const Deadline found = Deadline::In(flags.timeout);  // by which the master is, and has answered
+  const absl::StatusOr<LocalAddresses> here = FindHere(flags, found);
   if (!here.ok()) return Complain("", AtMaster(flags, here.status()));
   if (const absl::Status chosen = ChooseListen(*here, &flags); !chosen.ok()) {
     return Complain(2, "", chosen);
   }
-  const absl::StatusOr<Master> master = AskMaster(flags, *here);
+  const absl::StatusOr<Master> master = AskMaster(flags, *here, found);
   if (!master.ok()) return Complain("", AtMaster(flags, master.status()));
   ServerOptions options;
   if (*events != nullptr) {
@@ -482,7 +482,8 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<std::string> address = ReachableAddress(flags, *here, server->address());
   if (!address.ok()) return Complain(2, "--listen: ", address.status());
   health->SetServing(true);  // before workers find it, who may be at work before Announce() returns
-  if (const absl::Status status = Announce(flags, *master, *address, server.get()); !status.ok()) {
+  if (const absl::Status status = Announce(flags, *master, *address, server.get(), found);
+      !status.ok()) {
     return Complain("", status);
   }
 

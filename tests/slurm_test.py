@@ -127,6 +127,8 @@ class SlurmTest(unittest.TestCase):
                 self.assertEqual(sha_of(output), self.sha_by_launch("ring"), output)
                 output = self.batch(f"alone_{name}", f"unset MASTER_ADDR MASTER_PORT; {WORKER} {job}", flags=flags)
                 self.assertEqual(len(sha_of(output)), 1, output)
+                said = "gradsync: SLURM_NTASKS=2 but this process is no task of a step: it trains alone"
+                self.assertEqual(said in output, name == "with_tasks", output)
 
     def test_pmi_2_beside_slurms_own_variables(self):
         """They were taken for MPICH's, which had told no local rank, so that two tasks wanted one port for metrics."""
