@@ -143,6 +143,7 @@ FEATURES = [
     Feature("ema", ("--ema_decay=0.9",)),
     Feature("ema and resume", ("--ema_decay=0.9",), resume="own", ci=False),
     Feature("evaluate_every", ("--evaluate_every=3",)),
+    Feature("evaluate_only", (WEIGHTS, "--evaluate_only")),
     Feature("checkpoint_best", ("--checkpoint={new}", "--checkpoint_every=3", "--checkpoint_best"), ci=False),
     Feature("accumulate", ("--accumulate=2",), batches=2),
     Feature("micro_batches", ("--micro_batches=2",), ("--accumulate=2",), batches=2, ci=False),
@@ -171,7 +172,6 @@ class Result:
     losses: list     # by step, the mean over ranks
     figures: dict    # what was evaluated
     hash: str        # of the parameters
-    first_losses: list
 
 
 def png(pixels, side):
@@ -285,14 +285,14 @@ def read_records(folder, way):
     hashes = {record["params_sha256"] for record in records}
     if len(hashes) != 1:
         raise Fault(f"parameters differ between ranks: {sorted(hashes)}")
-    losses = [sum(step) / len(records) for step in zip(*(record["loss"] for record in records))]
+    losses = [sum(step) / len(records) for step in zip(*(record.get("loss", []) for record in records))]
     figures = {}
     for key in ("test_loss", "test_accuracy", "weights_test_loss", "weights_test_accuracy"):
         if records[0].get(key):
             figures[key] = records[0][key]
     for point in records[0].get("accuracy_curve", []):
         figures[f"accuracy of step {point.get('step')}"] = point.get("accuracy", 0)
-    return Result(losses, figures, hashes.pop(), [record["loss"][0] for record in records])
+    return Result(losses, figures, hashes.pop())
 
 
 class Pairs:

@@ -9,12 +9,12 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/process_limits.h"
 #include "base/write_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -60,11 +60,11 @@ TEST(LaunchTest, EveryLineHasTheNameOfItsProcessInFront) {
 }
 
 TEST(LaunchTest, CoresAreSharedByTheWorkersUnlessThreadsAreGiven) {
-  const unsigned cores = std::thread::hardware_concurrency();
+  const int cores = AvailableCores();
   const auto shared = Start({"--workers=2"});
   EXPECT_TRUE(shared->Finish().ok());
   EXPECT_THAT(shared->out(),
-              Contains(EndsWith(absl::StrCat(" threads ", std::max(1u, cores / 2)))).Times(2));
+              Contains(EndsWith(absl::StrCat(" threads ", std::max(1, cores / 2)))).Times(2));
   const auto given = Start({"--workers=2", "--", "--threads=5"});
   EXPECT_TRUE(given->Finish().ok());
   EXPECT_THAT(given->out(), Contains(EndsWith(" threads 5")).Times(2));
