@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/deadline.h"
-#include "group/key_value_store.h"
+#include "core/base/deadline.h"
+#include "core/group/key_value_store.h"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
 namespace gradsync {

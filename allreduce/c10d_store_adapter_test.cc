@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
-#include "base/deadline.h"
-#include "group/in_memory_store.h"
+#include "core/base/deadline.h"
+#include "core/group/in_memory_store.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

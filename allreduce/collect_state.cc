@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "optim/state_mapping.h"
+#include "core/base/status_macros.h"
+#include "core/optim/state_mapping.h"
 
 namespace gradsync {
 namespace {

@@ -9,11 +9,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/deadline.h"
-#include "group/side_channel.h"
-#include "optim/optimizer_state.h"
-#include "plan/plan.h"
-#include "plan/stripes.h"
+#include "core/base/deadline.h"
+#include "core/group/side_channel.h"
+#include "core/optim/optimizer_state.h"
+#include "core/plan/plan.h"
+#include "core/plan/stripes.h"
 
 namespace gradsync {
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/deadline.h"
+#include "core/base/deadline.h"
+#include "core/group/in_memory_store.h"
 #include "gmock/gmock.h"
-#include "group/in_memory_store.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "base/status_macros.h"
-#include "optim/state_mapping.h"
+#include "core/base/status_macros.h"
+#include "core/optim/state_mapping.h"
 
 namespace gradsync {
 namespace {

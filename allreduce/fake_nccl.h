@@ -16,8 +16,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "allreduce/nccl_api.h"
-#include "base/mutex.h"
-#include "gpu/fake_gpu.h"
+#include "core/base/mutex.h"
+#include "core/gpu/fake_gpu.h"
 
 namespace gradsync {
 

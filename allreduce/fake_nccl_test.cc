@@ -4,8 +4,8 @@
 #include <thread>
 #include <vector>
 
-#include "gpu/fake_gpu.h"
-#include "gpu/gpu_resources.h"
+#include "core/gpu/fake_gpu.h"
+#include "core/gpu/gpu_resources.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "base/mutex.h"
+#include "core/base/mutex.h"
 #include "gloo/transport/context.h"
 #include "gloo/transport/device.h"
 

@@ -7,10 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
-#include "base/status_macros.h"
-#include "plan/clip_scale.h"
-#include "plan/stripes.h"
-#include "shared_memory/step_note.h"
+#include "core/base/status_macros.h"
+#include "core/plan/clip_scale.h"
+#include "core/plan/stripes.h"
+#include "core/shared_memory/step_note.h"
 
 namespace gradsync {
 namespace {

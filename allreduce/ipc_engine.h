@@ -16,13 +16,13 @@
 #include "allreduce/ipc_flags.h"
 #include "allreduce/ipc_layout.h"
 #include "allreduce/nccl_work.h"
-#include "base/mutex.h"
-#include "gpu/gpu_api.h"
-#include "gpu/gpu_resources.h"
-#include "plan/shard_map.h"
-#include "plan/step_options.h"
-#include "plan/update_site.h"
-#include "shared_memory/window.h"
+#include "core/base/mutex.h"
+#include "core/gpu/gpu_api.h"
+#include "core/gpu/gpu_resources.h"
+#include "core/plan/shard_map.h"
+#include "core/plan/step_options.h"
+#include "core/plan/update_site.h"
+#include "core/shared_memory/window.h"
 
 namespace gradsync {
 

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "shared_memory/window_signals.h"
+#include "core/base/status_macros.h"
+#include "core/shared_memory/window_signals.h"
 
 namespace gradsync {
 namespace {

@@ -9,16 +9,17 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "gpu/gpu_api.h"
-#include "gpu/gpu_resources.h"
-#include "shared_memory/window.h"
+#include "core/gpu/gpu_api.h"
+#include "core/gpu/gpu_resources.h"
+#include "core/shared_memory/window.h"
 
 namespace gradsync {
 
 // By which ranks of one host tell each other how far they are, in the order of their GPUs' streams:
-// counters in windows (shared_memory/window.h) that all ranks have mapped and registered with CUDA. Streams
-// write and wait for them, so no thread waits and no kernel spins; the host reads them, to see who
-// has not come, and frees its streams by storing into them when the group has failed.
+// counters in windows (core/shared_memory/window.h) that all ranks have mapped and registered with
+// CUDA. Streams write and wait for them, so no thread waits and no kernel spins; the host reads
+// them, to see who has not come, and frees its streams by storing into them when the group has
+// failed.
 //
 // Each rank writes its own. Counters count exchanges from 1 on, cyclically.
 //
@@ -32,7 +33,7 @@ class IpcFlags {
     kCounters,
   };
 
-  // A step's options as bits (shared_memory/step_note.h).
+  // A step's options as bits (core/shared_memory/step_note.h).
   using Note = std::array<uint64_t, 4>;
 
   // Of each rank's window, whose first bytes are a WindowControl, for WindowMesh. `squares`: of the

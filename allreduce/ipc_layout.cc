@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "gpu/gpu_api.h"
-#include "plan/stripes.h"
+#include "core/base/status_macros.h"
+#include "core/gpu/gpu_api.h"
+#include "core/plan/stripes.h"
 
 namespace gradsync {
 namespace {

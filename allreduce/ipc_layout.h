@@ -9,10 +9,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
-#include "gpu/kernel_pieces.h"
-#include "group/wire_stats.h"
-#include "plan/plan.h"
-#include "plan/shard_map.h"
+#include "core/gpu/kernel_pieces.h"
+#include "core/group/wire_stats.h"
+#include "core/plan/plan.h"
+#include "core/plan/shard_map.h"
 
 namespace gradsync {
 

@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "gpu/gpu_api.h"
+#include "core/gpu/gpu_api.h"
+#include "core/plan/shard_map.h"
+#include "core/plan/stripes.h"
+#include "core/plan/wire_traffic.h"
 #include "gtest/gtest.h"
-#include "plan/shard_map.h"
-#include "plan/stripes.h"
-#include "plan/wire_traffic.h"
 
 namespace gradsync {
 namespace {

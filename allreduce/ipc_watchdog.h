@@ -15,9 +15,9 @@
 #include "absl/types/optional.h"
 #include "allreduce/ipc_flags.h"
 #include "allreduce/nccl_work.h"
-#include "base/deadline.h"
-#include "base/mutex.h"
-#include "base/patient_deadline.h"
+#include "core/base/deadline.h"
+#include "core/base/mutex.h"
+#include "core/base/patient_deadline.h"
 
 namespace gradsync {
 

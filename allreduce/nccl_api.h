@@ -1,5 +1,6 @@
 // The few calls of NCCL that gradsync makes, behind an interface, so that everything above them is
-// tested where there is neither NCCL nor a GPU. The CUDA calls beside them are in gpu/gpu_api.h.
+// tested where there is neither NCCL nor a GPU. The CUDA calls beside them are in
+// core/gpu/gpu_api.h.
 //
 // The real one is built with --config=cuda. The fake (fake_nccl.h) is for tests.
 
@@ -12,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "gpu/gpu_api.h"
+#include "core/gpu/gpu_api.h"
 
 namespace gradsync {
 

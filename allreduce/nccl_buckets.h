@@ -9,9 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "allreduce/nccl_api.h"
-#include "gpu/gpu_api.h"
-#include "plan/plan.h"
-#include "plan/stripes.h"
+#include "core/gpu/gpu_api.h"
+#include "core/plan/plan.h"
+#include "core/plan/stripes.h"
 
 namespace gradsync {
 

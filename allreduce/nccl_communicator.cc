@@ -6,9 +6,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
-#include "base/run_bounded.h"
-#include "base/status_macros.h"
+#include "core/base/mutex.h"
+#include "core/base/run_bounded.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

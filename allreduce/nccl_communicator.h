@@ -14,9 +14,9 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "allreduce/nccl_api.h"
-#include "base/deadline.h"
-#include "base/monotonic_time.h"
-#include "gpu/gpu_api.h"
+#include "core/base/deadline.h"
+#include "core/base/monotonic_time.h"
+#include "core/gpu/gpu_api.h"
 
 namespace gradsync {
 

@@ -7,11 +7,11 @@
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
 #include "allreduce/fake_nccl.h"
-#include "base/deadline.h"
-#include "base/monotonic_time.h"
-#include "base/notification.h"
-#include "gpu/fake_gpu.h"
-#include "gpu/gpu_resources.h"
+#include "core/base/deadline.h"
+#include "core/base/monotonic_time.h"
+#include "core/base/notification.h"
+#include "core/gpu/fake_gpu.h"
+#include "core/gpu/gpu_resources.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -10,13 +10,13 @@
 #include "absl/status/statusor.h"
 #include "allreduce/nccl_owner.h"
 #include "allreduce/nccl_topology.h"
-#include "base/deadline.h"
-#include "group/side_channel.h"
-#include "group/wire_stats.h"
-#include "optim/optimizer_state.h"
-#include "plan/plan.h"
-#include "plan/step_options.h"
-#include "plan/update_site.h"
+#include "core/base/deadline.h"
+#include "core/group/side_channel.h"
+#include "core/group/wire_stats.h"
+#include "core/optim/optimizer_state.h"
+#include "core/plan/plan.h"
+#include "core/plan/step_options.h"
+#include "core/plan/update_site.h"
 
 namespace gradsync {
 

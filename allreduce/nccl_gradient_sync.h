@@ -6,10 +6,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "allreduce/nccl_api.h"
-#include "gpu/gpu_api.h"
-#include "group/worker_group.h"
-#include "plan/update_site.h"
-#include "sync/gradient_sync.h"
+#include "core/gpu/gpu_api.h"
+#include "core/group/worker_group.h"
+#include "core/plan/update_site.h"
+#include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "allreduce/nccl_topology.h"
-#include "base/status_macros.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

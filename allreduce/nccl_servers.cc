@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "gpu/gpu_resources.h"
-#include "gpu/kernel_pieces.h"
-#include "group/wire_counter.h"
+#include "core/base/status_macros.h"
+#include "core/gpu/gpu_resources.h"
+#include "core/gpu/kernel_pieces.h"
+#include "core/group/wire_counter.h"
 
 namespace gradsync {
 namespace {

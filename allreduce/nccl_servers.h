@@ -5,16 +5,16 @@
 
 #include "absl/status/statusor.h"
 #include "allreduce/nccl_topology.h"
-#include "plan/plan.h"
-#include "plan/update_site.h"
+#include "core/plan/plan.h"
+#include "core/plan/update_site.h"
 
 namespace gradsync {
 
 // Parameter servers on GPUs: the first `owners` ranks own the plan's chunks, as servers of equal
 // weights do. In Reduce() every rank sends each owner its gradients of that owner's chunks, and the
-// owner folds them in the plan's order (plan/stripes.h), so that means have the bits of parameter
-// servers of the host for any number of ranks. In Spread() owners send to all. Each is one group of
-// NCCL's sends and receives.
+// owner folds them in the plan's order (core/plan/stripes.h), so that means have the bits of
+// parameter servers of the host for any number of ranks. In Spread() owners send to all. Each is
+// one group of NCCL's sends and receives.
 //
 // With n ranks and a bucket of B bytes a rank sends B less what it owns itself, and an owner (n-1)
 // times what it owns in Spread(); it receives the same. wire_stats() counts these. Owners have

@@ -1,6 +1,6 @@
 #include "allreduce/nccl_shares.h"
 
-#include "plan/shard_map.h"
+#include "core/plan/shard_map.h"
 
 namespace gradsync {
 

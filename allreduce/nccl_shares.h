@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "allreduce/nccl_buckets.h"
-#include "plan/plan.h"
-#include "plan/stripes.h"
+#include "core/plan/plan.h"
+#include "core/plan/stripes.h"
 
 namespace gradsync {
 
@@ -23,7 +23,7 @@ using NcclShares = std::vector<std::vector<NcclShare>>;
 NcclShares PiecesAsShares(const NcclBuckets& buckets, int world_size);
 
 // The plan's chunks, each with one of `owners` servers, as parameter servers of equal weights have
-// them (plan/shard_map.h); server i is rank i. `owners` is at least 1.
+// them (core/plan/shard_map.h); server i is rank i. `owners` is at least 1.
 NcclShares ChunksAsShares(const Plan& plan, int owners);
 
 // The same with neighbours of one owner joined, for what does not depend on where they are parted.

@@ -10,10 +10,10 @@
 #include "allreduce/nccl_buckets.h"
 #include "allreduce/nccl_communicator.h"
 #include "allreduce/nccl_shares.h"
-#include "base/deadline.h"
-#include "gpu/gpu_api.h"
-#include "group/wire_stats.h"
-#include "plan/update_site.h"
+#include "core/base/deadline.h"
+#include "core/gpu/gpu_api.h"
+#include "core/group/wire_stats.h"
+#include "core/plan/update_site.h"
 
 namespace gradsync {
 

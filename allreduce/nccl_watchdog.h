@@ -15,11 +15,11 @@
 #include "absl/types/optional.h"
 #include "allreduce/nccl_communicator.h"
 #include "allreduce/nccl_work.h"
-#include "base/deadline.h"
-#include "base/mutex.h"
-#include "base/patient_deadline.h"
-#include "group/key_value_store.h"
-#include "group/worker_group.h"
+#include "core/base/deadline.h"
+#include "core/base/mutex.h"
+#include "core/base/patient_deadline.h"
+#include "core/group/key_value_store.h"
+#include "core/group/worker_group.h"
 
 namespace gradsync {
 

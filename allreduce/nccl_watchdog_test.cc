@@ -8,11 +8,11 @@
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
 #include "allreduce/fake_nccl.h"
-#include "base/deadline.h"
-#include "base/notification.h"
-#include "gpu/gpu_resources.h"
-#include "gpu/queued_gpu.h"
-#include "group/in_memory_store.h"
+#include "core/base/deadline.h"
+#include "core/base/notification.h"
+#include "core/gpu/gpu_resources.h"
+#include "core/gpu/queued_gpu.h"
+#include "core/group/in_memory_store.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

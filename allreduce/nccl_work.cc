@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "base/status_macros.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

@@ -8,10 +8,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/deadline.h"
-#include "base/mutex.h"
-#include "gpu/gpu_api.h"
-#include "gpu/gpu_resources.h"
+#include "core/base/deadline.h"
+#include "core/base/mutex.h"
+#include "core/gpu/gpu_api.h"
+#include "core/gpu/gpu_resources.h"
 
 namespace gradsync {
 

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "allreduce/nccl_communicator.h"
-#include "base/deadline.h"
+#include "core/base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

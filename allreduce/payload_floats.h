@@ -1,8 +1,8 @@
 #ifndef GRADSYNC_ALLREDUCE_PAYLOAD_FLOATS_H_
 #define GRADSYNC_ALLREDUCE_PAYLOAD_FLOATS_H_
 
-#include "base/chunk_codec.h"
-#include "links/frame_stream.h"
+#include "core/base/chunk_codec.h"
+#include "core/links/frame_stream.h"
 
 namespace gradsync {
 

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "allreduce/payload_floats.h"
 #include "allreduce/ring_frames.h"
-#include "plan/ring_schedule.h"
+#include "core/plan/ring_schedule.h"
 
 namespace gradsync {
 

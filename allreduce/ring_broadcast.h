@@ -8,11 +8,11 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "allreduce/ring_wire.h"
-#include "base/mutex.h"
-#include "group/sync_handle.h"
-#include "links/frame_stream.h"
-#include "plan/plan.h"
-#include "sync/flat_buckets.h"
+#include "core/base/mutex.h"
+#include "core/group/sync_handle.h"
+#include "core/links/frame_stream.h"
+#include "core/plan/plan.h"
+#include "core/sync/flat_buckets.h"
 
 namespace gradsync {
 

@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "allreduce/payload_floats.h"
 #include "allreduce/ring_frames.h"
-#include "base/status_macros.h"
-#include "links/record_frames.h"
-#include "plan/ring_schedule.h"
+#include "core/base/status_macros.h"
+#include "core/links/record_frames.h"
+#include "core/plan/ring_schedule.h"
 
 namespace gradsync {
 

@@ -14,18 +14,18 @@
 #include "allreduce/ring_tokens.h"
 #include "allreduce/ring_wire.h"
 #include "allreduce/task_queue.h"
-#include "base/mutex.h"
-#include "base/trace_recorder.h"
-#include "group/sync_handle.h"
-#include "group/wire_stats.h"
-#include "links/frame_stream.h"
-#include "links/release.h"
-#include "plan/codec.h"
-#include "plan/plan.h"
-#include "plan/step_options.h"
-#include "plan/update_site.h"
-#include "sync/chunk_encoder.h"
-#include "sync/flat_buckets.h"
+#include "core/base/mutex.h"
+#include "core/base/trace_recorder.h"
+#include "core/group/sync_handle.h"
+#include "core/group/wire_stats.h"
+#include "core/links/frame_stream.h"
+#include "core/links/release.h"
+#include "core/plan/codec.h"
+#include "core/plan/plan.h"
+#include "core/plan/step_options.h"
+#include "core/plan/update_site.h"
+#include "core/sync/chunk_encoder.h"
+#include "core/sync/flat_buckets.h"
 
 namespace gradsync {
 
@@ -48,8 +48,8 @@ struct RingEngineOptions {
 };
 
 // One rank's part in the ring, without threads and connections: frames and launches come in, frames
-// go out through `send`, and handles resolve. The algorithm is described in plan/ring_schedule.h,
-// the rules of flow in ring_tokens.h.
+// go out through `send`, and handles resolve. The algorithm is described in
+// core/plan/ring_schedule.h, the rules of flow in ring_tokens.h.
 //
 // Thread-safe. Sums are added on the thread that brings the frame, several at a time; what a launch
 // asks for is deferred. Held by shared_ptr: frames on their way keep it and the buckets' memory.

@@ -15,11 +15,11 @@
 #include "allreduce/ring_frames.h"
 #include "allreduce/simulated_ring.h"
 #include "allreduce/task_queue.h"
-#include "base/deadline.h"
-#include "base/kernels.h"
+#include "core/base/deadline.h"
+#include "core/base/kernels.h"
+#include "core/optim/range_optimizer.h"
+#include "core/plan/ring_schedule.h"
 #include "gtest/gtest.h"
-#include "optim/range_optimizer.h"
-#include "plan/ring_schedule.h"
 
 namespace gradsync {
 namespace {
@@ -43,7 +43,7 @@ float Gradient(int rank, int64_t step, int bucket, int64_t i) {
   return static_cast<float>(mixed - 10000) / static_cast<float>(1 << (mixed % 11));
 }
 
-// One thread, from the definitions in plan/stripes.h.
+// One thread, from the definitions in core/plan/stripes.h.
 Values MeanOf(const Plan& plan, int64_t step, double inverse_loss_scale) {
   const int n = plan.world_size();
   Values mean;

@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "plan/codec.h"
-#include "plan/plan.h"
-#include "plan/shard_map.h"
-#include "plan/step_options.h"
+#include "core/plan/codec.h"
+#include "core/plan/plan.h"
+#include "core/plan/shard_map.h"
+#include "core/plan/step_options.h"
 #include "proto/frame.pb.h"
 
 namespace gradsync {
 
-// A frame about one chunk. `hop` as in plan/ring_schedule.h.
+// A frame about one chunk. `hop` as in core/plan/ring_schedule.h.
 proto::FrameHeader RingHeader(proto::FrameHeader::Kind kind, const StepOptions& step, ChunkId id,
                               int hop);
 

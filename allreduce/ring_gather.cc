@@ -8,10 +8,10 @@
 #include "absl/types/span.h"
 #include "allreduce/payload_floats.h"
 #include "allreduce/ring_frames.h"
-#include "base/kernels.h"
-#include "plan/codec.h"
-#include "plan/ring_schedule.h"
-#include "plan/step_options.h"
+#include "core/base/kernels.h"
+#include "core/plan/codec.h"
+#include "core/plan/ring_schedule.h"
+#include "core/plan/step_options.h"
 
 namespace gradsync {
 

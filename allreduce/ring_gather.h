@@ -8,13 +8,13 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "allreduce/ring_wire.h"
-#include "base/mutex.h"
-#include "group/sync_handle.h"
-#include "links/frame_stream.h"
-#include "plan/plan.h"
-#include "plan/shard_map.h"
+#include "core/base/mutex.h"
+#include "core/group/sync_handle.h"
+#include "core/links/frame_stream.h"
+#include "core/plan/plan.h"
+#include "core/plan/shard_map.h"
+#include "core/sync/flat_buckets.h"
 #include "proto/frame.pb.h"
-#include "sync/flat_buckets.h"
 
 namespace gradsync {
 

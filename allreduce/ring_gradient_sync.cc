@@ -8,13 +8,13 @@
 #include "allreduce/ring_engine.h"
 #include "allreduce/ring_peers.h"
 #include "allreduce/task_queue.h"
-#include "base/deadline.h"
-#include "base/mutex.h"
-#include "base/status_macros.h"
-#include "plan/codec.h"
-#include "sync/flat_buckets.h"
-#include "sync/group_sync.h"
-#include "sync/sync_engine.h"
+#include "core/base/deadline.h"
+#include "core/base/mutex.h"
+#include "core/base/status_macros.h"
+#include "core/plan/codec.h"
+#include "core/sync/flat_buckets.h"
+#include "core/sync/group_sync.h"
+#include "core/sync/sync_engine.h"
 
 namespace gradsync {
 namespace {

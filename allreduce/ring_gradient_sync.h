@@ -4,11 +4,11 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "group/worker_group.h"
-#include "links/frame_stream.h"
-#include "plan/flow_control.h"
-#include "plan/update_site.h"
-#include "sync/gradient_sync.h"
+#include "core/group/worker_group.h"
+#include "core/links/frame_stream.h"
+#include "core/plan/flow_control.h"
+#include "core/plan/update_site.h"
+#include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 
@@ -28,8 +28,8 @@ struct RingOptions {
 
 // A GradientSync over a ring: a bandwidth-optimal allreduce, pipelined in stripes, of which every
 // rank sends and receives 2(n-1)/n of the gradient's bytes per step (exactly: StepTraffic() in
-// plan/ring_schedule.h, which wire_stats() counts). Folds in the plan's order. The algorithm is
-// told in plan/ring_schedule.h, the rules that keep it free of deadlock in ring_tokens.h.
+// core/plan/ring_schedule.h, which wire_stats() counts). Folds in the plan's order. The algorithm
+// is told in core/plan/ring_schedule.h, the rules that keep it free of deadlock in ring_tokens.h.
 //
 // All ranks need the same update site, connections and lead; Bind() checks. Under kOwner
 // `max_norm` clips at the owners; under kWorker clipping is the caller's.

@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
-#include "plan/plan.h"
-#include "plan/step_options.h"
+#include "core/plan/plan.h"
+#include "core/plan/step_options.h"
 #include "proto/frame.pb.h"
 
 namespace gradsync {

@@ -4,9 +4,9 @@
 
 #include "allreduce/payload_floats.h"
 #include "allreduce/ring_frames.h"
-#include "base/kernels.h"
-#include "optim/state_mapping.h"
-#include "plan/codec.h"
+#include "core/base/kernels.h"
+#include "core/optim/state_mapping.h"
+#include "core/plan/codec.h"
 
 namespace gradsync {
 namespace {

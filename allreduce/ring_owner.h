@@ -6,16 +6,16 @@
 
 #include "absl/status/statusor.h"
 #include "allreduce/collect_state.h"
-#include "base/deadline.h"
-#include "group/side_channel.h"
-#include "links/frame_stream.h"
-#include "optim/optimizer_state.h"
-#include "optim/range_optimizer.h"
-#include "plan/plan.h"
-#include "plan/shard_map.h"
-#include "plan/step_options.h"
-#include "plan/update_site.h"
-#include "sync/flat_buckets.h"
+#include "core/base/deadline.h"
+#include "core/group/side_channel.h"
+#include "core/links/frame_stream.h"
+#include "core/optim/optimizer_state.h"
+#include "core/optim/range_optimizer.h"
+#include "core/plan/plan.h"
+#include "core/plan/shard_map.h"
+#include "core/plan/step_options.h"
+#include "core/plan/update_site.h"
+#include "core/sync/flat_buckets.h"
 
 namespace gradsync {
 
@@ -35,7 +35,7 @@ class RingOwner {
 
   // The chunk's gradient plus `last` (null if there is one rank) is the sum over all ranks:
   // multiplies it by 1/n, then by the inverse loss scale, in the pass that adds, and rounds it as
-  // the plan's codec does (plan/codec.h). `last` has the size of the chunk.
+  // the plan's codec does (core/plan/codec.h). `last` has the size of the chunk.
   void CompleteMean(ChunkId id, const StepOptions& step, const Payload* last);
 
   // Notes the sum of squares of the chunk's mean.

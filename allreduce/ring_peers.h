@@ -9,10 +9,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "base/deadline.h"
-#include "base/mutex.h"
-#include "group/worker_group.h"
-#include "links/frame_stream.h"
+#include "core/base/deadline.h"
+#include "core/base/mutex.h"
+#include "core/group/worker_group.h"
+#include "core/links/frame_stream.h"
 
 namespace gradsync {
 

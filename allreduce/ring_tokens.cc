@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "allreduce/ring_frames.h"
-#include "base/status_macros.h"
-#include "plan/frame_fields.h"
-#include "plan/ring_schedule.h"
+#include "core/base/status_macros.h"
+#include "core/plan/frame_fields.h"
+#include "core/plan/ring_schedule.h"
 
 namespace gradsync {
 namespace {

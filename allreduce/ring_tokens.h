@@ -11,12 +11,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
-#include "base/fifo.h"
-#include "group/sync_handle.h"
-#include "links/frame_stream.h"
-#include "plan/plan.h"
-#include "plan/shard_map.h"
-#include "plan/step_options.h"
+#include "core/base/fifo.h"
+#include "core/group/sync_handle.h"
+#include "core/links/frame_stream.h"
+#include "core/plan/plan.h"
+#include "core/plan/shard_map.h"
+#include "core/plan/step_options.h"
 #include "proto/frame.pb.h"
 
 namespace gradsync {
@@ -27,8 +27,8 @@ struct WaitingFrame {
   Payload payload;
 };
 
-// A token is one chunk of one stripe, named by its ChunkId; see plan/ring_schedule.h for its way.
-// Rules kept here:
+// A token is one chunk of one stripe, named by its ChunkId; see core/plan/ring_schedule.h for its
+// way. Rules kept here:
 //
 //   Lead    At most `lead` tokens that this rank initiated are under way. A token counts until
 //           its GATHER frame is received here, or its CREDIT frame when the result has to wait for

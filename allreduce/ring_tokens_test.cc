@@ -7,8 +7,8 @@
 
 #include "absl/strings/match.h"
 #include "allreduce/ring_frames.h"
+#include "core/plan/ring_schedule.h"
 #include "gtest/gtest.h"
-#include "plan/ring_schedule.h"
 
 namespace gradsync {
 namespace {

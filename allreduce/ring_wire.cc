@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "links/record_frames.h"
+#include "core/links/record_frames.h"
 
 namespace gradsync {
 

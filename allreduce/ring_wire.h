@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
-#include "base/trace_recorder.h"
-#include "group/wire_counter.h"
-#include "group/wire_stats.h"
-#include "links/frame_stream.h"
-#include "plan/plan.h"
-#include "plan/shard_map.h"
+#include "core/base/trace_recorder.h"
+#include "core/group/wire_counter.h"
+#include "core/group/wire_stats.h"
+#include "core/links/frame_stream.h"
+#include "core/plan/plan.h"
+#include "core/plan/shard_map.h"
 
 namespace gradsync {
 

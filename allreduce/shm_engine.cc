@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "shared_memory/window_owner.h"
+#include "core/shared_memory/window_owner.h"
 
 namespace gradsync {
 namespace {

@@ -8,15 +8,15 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "allreduce/ring_owner.h"
-#include "base/trace_recorder.h"
-#include "group/sync_handle.h"
-#include "group/wire_stats.h"
-#include "plan/plan.h"
-#include "plan/step_options.h"
-#include "plan/update_site.h"
-#include "shared_memory/window.h"
-#include "shared_memory/window_engine.h"
-#include "shared_memory/window_group.h"
+#include "core/base/trace_recorder.h"
+#include "core/group/sync_handle.h"
+#include "core/group/wire_stats.h"
+#include "core/plan/plan.h"
+#include "core/plan/step_options.h"
+#include "core/plan/update_site.h"
+#include "core/shared_memory/window.h"
+#include "core/shared_memory/window_engine.h"
+#include "core/shared_memory/window_group.h"
 
 namespace gradsync {
 
@@ -32,8 +32,8 @@ struct ShmEngineOptions {
 };
 
 // One rank's part in an exchange over memory that all ranks map: both halves, the worker's
-// (shared_memory/window_worker.h) and, for chunk `rank` of each stripe, the owner's (shared_memory/window_owner.h).
-// Thread-safe.
+// (core/shared_memory/window_worker.h) and, for chunk `rank` of each stripe, the owner's
+// (core/shared_memory/window_owner.h). Thread-safe.
 class ShmEngine {
  public:
   explicit ShmEngine(ShmEngineOptions options);

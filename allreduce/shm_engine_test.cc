@@ -6,13 +6,13 @@
 
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "base/deadline.h"
+#include "core/base/deadline.h"
+#include "core/shared_memory/await_asleep.h"
+#include "core/shared_memory/step_note.h"
+#include "core/shared_memory/window_group.h"
+#include "core/shared_memory/window_owner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "shared_memory/await_asleep.h"
-#include "shared_memory/step_note.h"
-#include "shared_memory/window_group.h"
-#include "shared_memory/window_owner.h"
 
 namespace gradsync {
 namespace {

@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "group/worker_group.h"
-#include "plan/update_site.h"
-#include "sync/gradient_sync.h"
+#include "core/group/worker_group.h"
+#include "core/plan/update_site.h"
+#include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 
@@ -25,10 +25,10 @@ struct ShmRingOptions {
 // differ. A rank whose process ends without Shutdown() is noticed at once, one that is stopped
 // after group.timeout; both fail the group.
 //
-// Threads: one folds (shm_engine.h), one watches the other ranks (shared_memory/window_mesh.h). Launch()
-// takes microseconds. Methods that are collective block until `deadline` when a peer is missing.
-// wire_stats() counts what is stored into other ranks' memory as sent: WindowStepFlows() in
-// plan/wire_traffic.h.
+// Threads: one folds (shm_engine.h), one watches the other ranks
+// (core/shared_memory/window_mesh.h). Launch() takes microseconds. Methods that are collective
+// block until `deadline` when a peer is missing. wire_stats() counts what is stored into other
+// ranks' memory as sent: WindowStepFlows() in core/plan/wire_traffic.h.
 //
 // Errors: INVALID_ARGUMENT for options out of range.
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateShmRingGradientSync(

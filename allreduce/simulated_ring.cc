@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "plan/ring_schedule.h"
+#include "core/plan/ring_schedule.h"
 
 namespace gradsync {
 

@@ -15,9 +15,9 @@
 
 #include "absl/status/status.h"
 #include "allreduce/ring_engine.h"
-#include "plan/plan.h"
-#include "plan/update_site.h"
-#include "sync/gradient_sync.h"
+#include "core/plan/plan.h"
+#include "core/plan/update_site.h"
+#include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 
@@ -29,9 +29,9 @@ struct SimulatedRingOptions {
   uint64_t seed = 0;
 };
 
-// As unkind as the contract of links/frame_stream.h allows: payloads come in odd parts; a frame may
-// be released before it arrives (its bytes are in the kernel) or long after; streams overtake each
-// other. Memory that changes while it is lent is noted as an error. Not thread-safe.
+// As unkind as the contract of core/links/frame_stream.h allows: payloads come in odd parts; a
+// frame may be released before it arrives (its bytes are in the kernel) or long after; streams
+// overtake each other. Memory that changes while it is lent is noted as an error. Not thread-safe.
 class SimulatedRing {
  public:
   explicit SimulatedRing(SimulatedRingOptions options);

@@ -8,15 +8,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "allreduce/work_queue.h"
-#include "base/deadline.h"
-#include "base/kernels.h"
-#include "base/status_macros.h"
-#include "group/side_channel.h"
-#include "plan/codec.h"
-#include "plan/stripes.h"
-#include "sync/flat_buckets.h"
-#include "sync/group_sync.h"
-#include "sync/sync_engine.h"
+#include "core/base/deadline.h"
+#include "core/base/kernels.h"
+#include "core/base/status_macros.h"
+#include "core/group/side_channel.h"
+#include "core/plan/codec.h"
+#include "core/plan/stripes.h"
+#include "core/sync/flat_buckets.h"
+#include "core/sync/group_sync.h"
+#include "core/sync/sync_engine.h"
 
 namespace gradsync {
 namespace {
@@ -82,7 +82,7 @@ class StarSync : public SyncEngine {
     return absl::OkStatus();
   }
 
-  // The order that decides the mean's bits is told in plan/stripes.h.
+  // The order that decides the mean's bits is told in core/plan/stripes.h.
   void Fold(const std::vector<std::string>& gradients, const StripeLayout& layout,
             const StepOptions& step, float* mean) const {
     for (int slot = 0; slot < layout.slots(); ++slot) {

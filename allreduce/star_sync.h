@@ -4,13 +4,13 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "group/worker_group.h"
-#include "sync/gradient_sync.h"
+#include "core/group/worker_group.h"
+#include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 
 // The smallest GradientSync there can be, for tests: shows what a backend needs besides the life
-// that all share (sync/group_sync.h), and is where to begin one. A star on rank 0, by a side
+// that all share (core/sync/group_sync.h), and is where to begin one. A star on rank 0, by a side
 // channel: every rank sends its gradient there, has all of them back, and folds them in the plan's
 // order. Update at the worker; no compression. It counts no bytes.
 //

@@ -3,9 +3,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
-#include "base/fifo.h"
-#include "base/mutex.h"
-#include "base/thread.h"
+#include "core/base/fifo.h"
+#include "core/base/mutex.h"
+#include "core/base/thread.h"
 
 namespace gradsync {
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
+#include "core/base/mutex.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

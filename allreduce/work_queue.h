@@ -8,15 +8,15 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "allreduce/task_queue.h"
-#include "base/mutex.h"
-#include "group/sync_handle.h"
+#include "core/base/mutex.h"
+#include "core/group/sync_handle.h"
 
 namespace gradsync {
 
 // Exchanges that block, done one after the other on a thread of this object, each with a handle:
 // for backends that stand on a library or a channel of blocking calls. Thread-safe, but for Stop().
 //
-// Halt() and Fail() are an engine's (sync/sync_engine.h).
+// Halt() and Fail() are an engine's (core/sync/sync_engine.h).
 class WorkQueue {
  public:
   // `report` hears the error of work that fails; it must not block, and Halt() and Fail() follow.

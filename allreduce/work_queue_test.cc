@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/deadline.h"
-#include "base/notification.h"
+#include "core/base/deadline.h"
+#include "core/base/notification.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

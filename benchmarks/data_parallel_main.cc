@@ -20,17 +20,17 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/check_writable.h"
-#include "base/program_main.h"
-#include "base/status_macros.h"
 #include "benchmarks/comparison/compare_rounds.h"
 #include "benchmarks/comparison/replica_comparison.h"
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/proto_json.h"
-#include "models/model_table.h"
+#include "core/base/check_writable.h"
+#include "core/base/program_main.h"
+#include "core/base/status_macros.h"
 #include "tools/local_job.h"
 #include "tools/runfiles.h"
+#include "worker/models/model_table.h"
 
 ABSL_FLAG(std::vector<std::string>, replicas, gradsync::ReplicaComparison().replicas,
           "numbers of parts of a step: of replicas in one process, and of ranks");

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "base/temporary_folder.h"
 #include "benchmarks/records/proto_json.h"
+#include "core/base/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"

@@ -16,13 +16,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "base/flags.h"
-#include "base/keep_memory.h"
-#include "base/process_cpu_time.h"
-#include "base/status_macros.h"
-#include "data/augment.h"
-#include "data/decode_image.h"
-#include "data/image_folder.h"
+#include "core/base/flags.h"
+#include "core/base/keep_memory.h"
+#include "core/base/process_cpu_time.h"
+#include "core/base/status_macros.h"
+#include "worker/data/augment.h"
+#include "worker/data/decode_image.h"
+#include "worker/data/image_folder.h"
 
 namespace gradsync {
 namespace {

@@ -27,9 +27,6 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "base/program_main.h"
-#include "base/security_flags.h"
-#include "base/status_macros.h"
 #include "benchmarks/exchange/exchange_job.h"
 #include "benchmarks/exchange/nccl_tests.h"
 #include "benchmarks/exchange/sync_bench_options.h"
@@ -38,7 +35,10 @@
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/options/compute_flags.h"
 #include "benchmarks/options/peers_folder.h"
-#include "gpu/open_gpu.h"
+#include "core/base/program_main.h"
+#include "core/base/security_flags.h"
+#include "core/base/status_macros.h"
+#include "core/gpu/open_gpu.h"
 #include "tools/lab_flags.h"
 #include "tools/runfiles.h"
 

@@ -5,18 +5,18 @@
 #include <utility>
 
 #include "absl/flags/flag.h"
-#include "base/flags.h"
-#include "base/keep_memory.h"
-#include "base/status_macros.h"
 #include "benchmarks/exchange/exchange_runner.h"
 #include "benchmarks/ranks/join_main.h"
 #include "benchmarks/ranks/rank_main.h"
 #include "benchmarks/records/proto_json.h"
-#include "join/backend_record.h"
-#include "join/join.h"
-#include "join/nccl_settings.h"
-#include "join/open_device.h"
-#include "plan/job_spec.h"
+#include "core/base/flags.h"
+#include "core/base/keep_memory.h"
+#include "core/base/status_macros.h"
+#include "core/plan/job_spec.h"
+#include "gradsync/join/backend_record.h"
+#include "gradsync/join/join.h"
+#include "gradsync/join/nccl_settings.h"
+#include "gradsync/join/open_device.h"
 
 namespace gradsync {
 namespace {

@@ -5,13 +5,13 @@
 #include <memory>
 
 #include "absl/flags/flag.h"
-#include "base/flags.h"
-#include "base/status_macros.h"
 #include "benchmarks/network/tcp_flows.h"
 #include "benchmarks/ranks/clocks.h"
 #include "benchmarks/ranks/rank_main.h"
 #include "benchmarks/records/machine_load.h"
 #include "benchmarks/records/proto_json.h"
+#include "core/base/flags.h"
+#include "core/base/status_macros.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {

@@ -10,11 +10,11 @@
 #include <memory>
 
 #include "absl/time/time.h"
-#include "base/deadline.h"
-#include "ddp/distributed_data_parallel.h"
-#include "join/environment_main.h"
-#include "join/join.h"
-#include "plan/job_spec.h"
+#include "core/base/deadline.h"
+#include "core/plan/job_spec.h"
+#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/join/environment_main.h"
+#include "gradsync/join/join.h"
 #include "torch/nn/modules/container/sequential.h"
 #include "torch/nn/modules/linear.h"
 

@@ -8,12 +8,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
-#include "base/monotonic_time.h"
-#include "base/suspend_process.h"
+#include "core/base/monotonic_time.h"
+#include "core/base/suspend_process.h"
+#include "core/links/in_process_stream.h"
+#include "core/plan/frame_fields.h"
+#include "core/plan/shard_map.h"
 #include "gtest/gtest.h"
-#include "links/in_process_stream.h"
-#include "plan/frame_fields.h"
-#include "plan/shard_map.h"
 #include "ps_server/raw_worker.h"
 #include "ps_server/server.h"
 

@@ -11,11 +11,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
-#include "base/mutex.h"
-#include "links/frame_stream.h"
-#include "plan/consistency.h"
-#include "plan/shard_map.h"
-#include "plan/step_options.h"
+#include "core/base/mutex.h"
+#include "core/links/frame_stream.h"
+#include "core/plan/consistency.h"
+#include "core/plan/shard_map.h"
+#include "core/plan/step_options.h"
 #include "ps_server/server_event.h"
 
 namespace gradsync {

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "plan/stripes.h"
+#include "core/plan/stripes.h"
 
 namespace gradsync {
 

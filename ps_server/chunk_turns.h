@@ -7,8 +7,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
-#include "base/mutex.h"
-#include "links/frame_stream.h"
+#include "core/base/mutex.h"
+#include "core/links/frame_stream.h"
 
 namespace gradsync {
 

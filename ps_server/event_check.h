@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "plan/consistency.h"
+#include "core/plan/consistency.h"
 #include "ps_server/server_event.h"
 
 namespace gradsync {

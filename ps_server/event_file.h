@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/mutex.h"
+#include "core/base/mutex.h"
 #include "ps_server/server_event.h"
 
 namespace gradsync {

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/monotonic_time.h"
-#include "links/frame_stream.h"
+#include "core/base/monotonic_time.h"
+#include "core/links/frame_stream.h"
 
 namespace gradsync {
 

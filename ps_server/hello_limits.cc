@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/status_macros.h"
+#include "core/base/status_macros.h"
+#include "core/plan/optimizer_spec.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
-#include "plan/optimizer_spec.h"
 
 namespace gradsync {
 namespace {
@@ -39,7 +39,7 @@ constexpr int64_t kPlaceBytes = 48;
 // For each tensor, which may end a run of elements of one optimizer group.
 constexpr int64_t kTensorBytes = 64;
 
-// Orderings of servers, of which each bucket needs some (plan/shard_map.h).
+// Orderings of servers, of which each bucket needs some (core/plan/shard_map.h).
 constexpr int64_t kMaxOrderings = int64_t{1} << 26;
 
 // What entries of a message take besides their bytes, rounded up: a message in it; a text, or a field

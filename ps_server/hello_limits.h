@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "plan/plan.h"
-#include "plan/shard_map.h"
+#include "core/plan/plan.h"
+#include "core/plan/shard_map.h"
 #include "proto/parameter_server.pb.h"
 
 namespace gradsync {

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/sanitizers.h"
+#include "core/base/sanitizers.h"
+#include "core/plan/consistency.h"
 #include "gtest/gtest.h"
-#include "plan/consistency.h"
 #include "ps_server/async_shard.h"
 #include "ps_server/parameter_shard.h"
 

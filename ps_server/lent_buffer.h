@@ -10,8 +10,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/types/span.h"
-#include "base/mutex.h"
-#include "links/release.h"
+#include "core/base/mutex.h"
+#include "core/links/release.h"
 
 namespace gradsync {
 

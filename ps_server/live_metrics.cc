@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/version.h"
+#include "core/base/version.h"
 
 namespace gradsync {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/metrics_server.h"
+#include "core/base/metrics_server.h"
 #include "ps_server/server_stats.h"
 
 namespace gradsync {

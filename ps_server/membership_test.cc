@@ -10,12 +10,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/deadline.h"
-#include "base/suspicion.h"
-#include "group/grpc_store.h"
-#include "group/heartbeat.h"
+#include "core/base/deadline.h"
+#include "core/base/suspicion.h"
+#include "core/group/grpc_store.h"
+#include "core/group/heartbeat.h"
+#include "core/links/in_process_stream.h"
 #include "gtest/gtest.h"
-#include "links/in_process_stream.h"
 #include "ps_server/raw_worker.h"
 #include "ps_server/server.h"
 
@@ -121,10 +121,9 @@ TEST_F(MembershipTest, ACutLinkIsNamedAsTheJobCallsItsEnds) {
 // Or nobody would miss it while its first thread, which waits for the run's end, is held.
 TEST_F(MembershipTest, AServerThatNobodyWaitsForIsAMember) {
   Begin();
-  EXPECT_EQ(store_->local()
-                ->Get(ServerBeatKey("test/0/", 7), Deadline::In(absl::Seconds(30)))
-                .status(),
-            absl::OkStatus());
+  EXPECT_EQ(
+      store_->local()->Get(ServerBeatKey("test/0/", 7), Deadline::In(absl::Seconds(30))).status(),
+      absl::OkStatus());
 }
 
 // The first attempt was the only one, and nobody heard that it had failed.

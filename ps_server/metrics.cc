@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/process_cpu_time.h"
-#include "base/write_file.h"
+#include "core/base/process_cpu_time.h"
+#include "core/base/write_file.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/run_record.pb.h"
 

@@ -5,12 +5,12 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
-#include "base/chunk_codec.h"
-#include "base/float_stream.h"
-#include "base/kernels.h"
-#include "base/status_macros.h"
-#include "base/trace_recorder.h"
-#include "optim/range_optimizer.h"
+#include "core/base/chunk_codec.h"
+#include "core/base/float_stream.h"
+#include "core/base/kernels.h"
+#include "core/base/status_macros.h"
+#include "core/base/trace_recorder.h"
+#include "core/optim/range_optimizer.h"
 
 namespace gradsync {
 namespace {

@@ -10,12 +10,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/mutex.h"
-#include "links/frame_stream.h"
-#include "plan/codec.h"
-#include "plan/plan.h"
-#include "plan/shard_map.h"
-#include "plan/step_options.h"
+#include "core/base/mutex.h"
+#include "core/links/frame_stream.h"
+#include "core/plan/codec.h"
+#include "core/plan/plan.h"
+#include "core/plan/shard_map.h"
+#include "core/plan/step_options.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/chunk_turns.h"
 #include "ps_server/lent_buffer.h"
@@ -36,8 +36,8 @@ class ShardEvents {
   virtual void OnFolded(int rank) = 0;
 
   // A chunk is complete: the payload of the mean (update at the worker), in its ReturnedForm()
-  // (plan/codec.h), or of the updated parameters (update at the owner), for every worker. Whoever
-  // sends from `values` lends it (lent_buffer.h).
+  // (core/plan/codec.h), or of the updated parameters (update at the owner), for every worker.
+  // Whoever sends from `values` lends it (lent_buffer.h).
   virtual void OnResult(ChunkId id, int64_t step, std::shared_ptr<LentBuffer> values) = 0;
 
   // Update at the owner with clipping: sums of squares of the mean, one per chunk in the order of

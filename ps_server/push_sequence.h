@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "plan/shard_map.h"
+#include "core/plan/shard_map.h"
 
 namespace gradsync {
 

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "links/frame_error.h"
-#include "plan/frame_fields.h"
-#include "plan/plan_proto.h"
+#include "core/links/frame_error.h"
+#include "core/plan/frame_fields.h"
+#include "core/plan/plan_proto.h"
 
 namespace gradsync {
 namespace {

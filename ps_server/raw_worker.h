@@ -10,11 +10,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
-#include "base/mutex.h"
-#include "links/frame_stream.h"
-#include "plan/plan.h"
-#include "plan/shard_map.h"
-#include "plan/step_options.h"
+#include "core/base/mutex.h"
+#include "core/links/frame_stream.h"
+#include "core/plan/plan.h"
+#include "core/plan/shard_map.h"
+#include "core/plan/step_options.h"
 #include "proto/parameter_server.pb.h"
 
 namespace gradsync {

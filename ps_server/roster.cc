@@ -8,13 +8,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/sha256.h"
-#include "base/status_macros.h"
+#include "core/base/sha256.h"
+#include "core/base/status_macros.h"
+#include "core/plan/codec.h"
+#include "core/plan/consistency.h"
+#include "core/plan/plan_proto.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/text_format.h"
-#include "plan/codec.h"
-#include "plan/consistency.h"
-#include "plan/plan_proto.h"
 #include "ps_server/hello_limits.h"
 
 namespace gradsync {

@@ -14,9 +14,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/plan/plan.h"
+#include "core/plan/shard_map.h"
 #include "google/protobuf/repeated_field.h"
-#include "plan/plan.h"
-#include "plan/shard_map.h"
 #include "proto/parameter_server.pb.h"
 
 namespace gradsync {

@@ -5,10 +5,10 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "base/deadline.h"
-#include "base/status_macros.h"
-#include "group/key_value_store.h"
-#include "group/worker_group.h"
+#include "core/base/deadline.h"
+#include "core/base/status_macros.h"
+#include "core/group/key_value_store.h"
+#include "core/group/worker_group.h"
 
 namespace gradsync {
 

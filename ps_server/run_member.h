@@ -9,15 +9,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/activity.h"
-#include "base/credentials.h"
-#include "base/deadline.h"
-#include "group/drain.h"
-#include "group/group_error.h"
-#include "group/grpc_store.h"
-#include "group/heartbeat.h"
-#include "group/key_value_store.h"
-#include "group/store_run.h"
+#include "core/base/activity.h"
+#include "core/base/credentials.h"
+#include "core/base/deadline.h"
+#include "core/group/drain.h"
+#include "core/group/group_error.h"
+#include "core/group/grpc_store.h"
+#include "core/group/heartbeat.h"
+#include "core/group/key_value_store.h"
+#include "core/group/store_run.h"
 
 namespace gradsync {
 
@@ -42,23 +42,24 @@ struct RunMemberOptions {
 };
 
 // A server among the members of its run: it gives signs of life to the run's store, and takes part
-// in the group's failure (group/group_error.h), so that it says what all others say. Thread-safe.
+// in the group's failure (core/group/group_error.h), so that it says what all others say.
+// Thread-safe.
 class RunMember {
  public:
   // Connects to the store and gives the first sign of life, for at most half of the failure timeout
   // each, and no longer than `patience`. Errors: those of ConnectStore() and KeyValueStore.
   static absl::StatusOr<std::unique_ptr<RunMember>> Create(const RunMemberOptions& options);
 
-  // Asks the workers of the run to stop after a step that they agree on (group/drain.h), which need
-  // not have a member of this server. Waits for the store, for five seconds at most. Errors: those
-  // of ConnectStore() and AskToDrain().
+  // Asks the workers of the run to stop after a step that they agree on (core/group/drain.h), which
+  // need not have a member of this server. Waits for the store, for five seconds at most. Errors:
+  // those of ConnectStore() and AskToDrain().
   static absl::Status AskToDrain(const RunMemberOptions& options, const DrainRequest& request);
 
   // `status` names a process that this server has lost. Tells the group, unless it has failed
   // already: a worker that has heard why hangs up. on_failure follows, with what failed first.
   void Report(absl::Status status) { group_error_->Report(std::move(status)); }
 
-  // Who of the run is not in its store (group/store_run.h); may be "".
+  // Who of the run is not in its store (core/group/store_run.h); may be "".
   std::string DescribeMissing() const { return gradsync::DescribeMissing(*store_); }
 
   // In good order: from here on nobody misses this server, and it misses nobody.

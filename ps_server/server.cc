@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
-#include "base/status_macros.h"
-#include "group/liveness.h"
+#include "core/base/status_macros.h"
+#include "core/group/liveness.h"
 
 namespace gradsync {
 

@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/deadline.h"
-#include "links/frame_stream.h"
+#include "core/base/deadline.h"
+#include "core/links/frame_stream.h"
 #include "ps_server/run_member.h"
 #include "ps_server/server_event.h"
 #include "ps_server/server_stats.h"
@@ -28,7 +28,7 @@ struct ServerOptions {
   absl::Duration timeout = absl::Seconds(60);
   absl::Duration arrival_timeout = absl::ZeroDuration();
   // What rank 0 may be silent for, and how often this server says that it lives
-  // (group/heartbeat.h); infinite: it takes no part in the run's failure.
+  // (core/group/heartbeat.h); infinite: it takes no part in the run's failure.
   absl::Duration failure_timeout = absl::Seconds(10);
   StoreConnector connect_store;  // how the run's store is reached; null: over gRPC
   ServiceLimits limits;          // what comes is refused by, before anything is allocated

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "plan/shard_map.h"
+#include "core/plan/shard_map.h"
 
 namespace gradsync {
 

@@ -6,18 +6,18 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "base/annotate.h"
-#include "base/culprit.h"
-#include "base/job_key.h"
-#include "base/monotonic_time.h"
-#include "base/status_macros.h"
-#include "base/suspicion.h"
-#include "base/trace_recorder.h"
-#include "links/frame_error.h"
-#include "links/make_frame.h"
-#include "plan/consistency.h"
-#include "plan/flow_control.h"
-#include "plan/frame_fields.h"
+#include "core/base/annotate.h"
+#include "core/base/culprit.h"
+#include "core/base/job_key.h"
+#include "core/base/monotonic_time.h"
+#include "core/base/status_macros.h"
+#include "core/base/suspicion.h"
+#include "core/base/trace_recorder.h"
+#include "core/links/frame_error.h"
+#include "core/links/make_frame.h"
+#include "core/plan/consistency.h"
+#include "core/plan/flow_control.h"
+#include "core/plan/frame_fields.h"
 #include "ps_server/hello_limits.h"
 #include "ps_server/service_parts.h"
 #include "ps_server/window_host.h"
@@ -26,8 +26,8 @@ namespace gradsync {
 namespace {
 
 // How long the last words may take to be heard. A peer that is stopped hears none of them, and its
-// streams take another second to close (links/grpc_server_stream.cc): together less than the two
-// seconds within which whoever is left of a job ends.
+// streams take another second to close (core/links/grpc_server_stream.cc): together less than the
+// two seconds within which whoever is left of a job ends.
 constexpr absl::Duration kFarewell = absl::Milliseconds(700);
 
 // And how long streams may take to close after all workers have said goodbye, on a slow network.
@@ -399,10 +399,9 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
     }
   }
   if (session.rank >= 0) {
-    const absl::Status status =
-        WithinMemory(absl::StrCat(proto::FrameHeader::Kind_Name(header.kind()), " of rank ",
-                                  session.rank),
-                     [&] { return Dispatch(session, header, std::move(payload)); });
+    const absl::Status status = WithinMemory(
+        absl::StrCat(proto::FrameHeader::Kind_Name(header.kind()), " of rank ", session.rank),
+        [&] { return Dispatch(session, header, std::move(payload)); });
     // Where this server has no memory, the worker that brought the frame did nothing wrong.
     if (!status.ok()) {
       Fail(absl::IsResourceExhausted(status) ? status : Annotate(Name(session.rank), status));
@@ -444,8 +443,7 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
     GS_RETURN_IF_ERROR(usable());
   }
   const std::string bytes = payload.Flat();
-  GS_RETURN_IF_ERROR(
-      CheckReadHello(bytes, std::min(kMaxReadHelloBytes, hello_limits_.max_memory)));
+  GS_RETURN_IF_ERROR(CheckReadHello(bytes, std::min(kMaxReadHelloBytes, hello_limits_.max_memory)));
   proto::Hello message;
   if (!message.ParseFromString(bytes)) {
     return absl::InvalidArgumentError("hello: not a Hello message");
@@ -489,8 +487,8 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
   }
   const absl::Status group_status =
       differs != nullptr ? differs()
-      : complete         ? WithinMemory("server's share of the plan", [this] { return StartGroup(); })
-                         : absl::OkStatus();
+      : complete ? WithinMemory("server's share of the plan", [this] { return StartGroup(); })
+                 : absl::OkStatus();
   if (!group_status.ok()) Fail(group_status);
   return absl::OkStatus();
 }

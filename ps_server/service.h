@@ -5,11 +5,11 @@
 //                                      ←  HELLO, on each stream, when all workers of the run have
 //                                         come and agree (payload with terms.windows: Host)
 //   [terms.windows: WINDOWS (rank 0)   →  and all map each other's windows. Then parameters, pushes
-//                                         and pulls go through these: shared_memory/window_owner.h]
+//                                         and pulls go through these: core/shared_memory/window_owner.h]
 //   PARAMETERS (rank 0)                →  kept, and sent on
 //                                      ←  CREDIT, and PARAMETERS: empty to rank 0, with payload to
 //                                         all others
-//   PUSH, in PushOrder()               →  folded in the order of plan/stripes.h
+//   PUSH, in PushOrder()               →  folded in the order of core/plan/stripes.h
 //                                      ←  CREDIT {count}, as soon as half of the credit is folded
 //                                      ←  PULL, when all workers' contributions are in it
 //   [clipping at the owner: ← SQUARES after the last fold, NORM →, then all PULLs]
@@ -37,9 +37,9 @@
 //
 // A worker may have `credit` chunks on their way to one server, which bounds what the server has to
 // hold. It keeps to less by itself: results (and DEFERRED), not credit, say when it may go on
-// (plan/push_lead.h). Chunk number q of its PushOrder() travels on connection q mod C, results on
-// all connections in turns; everything but chunks, on connection 0. What a worker does against the
-// rules ends the run: every worker hears FAILED with the reason. A worker that fails before
+// (core/plan/push_lead.h). Chunk number q of its PushOrder() travels on connection q mod C, results
+// on all connections in turns; everything but chunks, on connection 0. What a worker does against
+// the rules ends the run: every worker hears FAILED with the reason. A worker that fails before
 // all have the answer to HELLO, or learns that workers differ, says FAILED itself, with the reason.
 
 #ifndef GRADSYNC_PS_SERVER_SERVICE_H_
@@ -59,14 +59,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "base/activity.h"
-#include "base/credentials.h"
-#include "base/deadline.h"
-#include "base/monotonic_time.h"
-#include "base/mutex.h"
-#include "base/patient_deadline.h"
-#include "base/thread.h"
-#include "links/frame_stream.h"
+#include "core/base/activity.h"
+#include "core/base/credentials.h"
+#include "core/base/deadline.h"
+#include "core/base/monotonic_time.h"
+#include "core/base/mutex.h"
+#include "core/base/patient_deadline.h"
+#include "core/base/thread.h"
+#include "core/links/frame_stream.h"
 #include "ps_server/async_shard.h"
 #include "ps_server/guests.h"
 #include "ps_server/parameter_shard.h"
@@ -218,7 +218,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   Deadline next_attempt_ ABSL_GUARDED_BY(mutex_) = Deadline::At(MonotonicTime::InfinitePast());
   std::shared_ptr<RunMember> run_ ABSL_GUARDED_BY(mutex_);
   int goodbyes_ ABSL_GUARDED_BY(mutex_) = 0;
-  int open_ ABSL_GUARDED_BY(mutex_) = 0;  // members whose stream is not closed
+  int open_ ABSL_GUARDED_BY(mutex_) = 0;        // members whose stream is not closed
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;  // StartGroup() is over
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // the destructor

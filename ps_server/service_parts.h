@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/types/optional.h"
-#include "base/trace_recorder.h"
-#include "plan/shard_map.h"
+#include "core/base/trace_recorder.h"
+#include "core/plan/shard_map.h"
 #include "ps_server/push_sequence.h"
 #include "ps_server/service.h"
 #include "ps_server/shard.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/shard_map.h"
+#include "core/plan/shard_map.h"
 #include "ps_server/lent_buffer.h"
 
 namespace gradsync {

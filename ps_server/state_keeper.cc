@@ -5,8 +5,8 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "base/float_stream.h"
-#include "base/status_macros.h"
+#include "core/base/float_stream.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 

@@ -15,10 +15,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/mutex.h"
-#include "links/frame_stream.h"
-#include "optim/range_optimizer.h"
-#include "plan/shard_map.h"
+#include "core/base/mutex.h"
+#include "core/links/frame_stream.h"
+#include "core/optim/range_optimizer.h"
+#include "core/plan/shard_map.h"
 #include "ps_server/shard_state.h"
 
 namespace gradsync {

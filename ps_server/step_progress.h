@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
-#include "base/mutex.h"
-#include "plan/step_options.h"
+#include "core/base/mutex.h"
+#include "core/plan/step_options.h"
 
 namespace gradsync {
 

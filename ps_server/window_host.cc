@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/host_identity.h"
-#include "base/status_macros.h"
-#include "shared_memory/window_group.h"
+#include "core/base/host_identity.h"
+#include "core/base/status_macros.h"
+#include "core/shared_memory/window_group.h"
 
 namespace gradsync {
 namespace {

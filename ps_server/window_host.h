@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "plan/shard_map.h"
+#include "core/plan/shard_map.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/roster.h"
 #include "ps_server/window_shard.h"

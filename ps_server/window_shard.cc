@@ -5,11 +5,11 @@
 #include "absl/algorithm/container.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "base/culprit.h"
-#include "base/deadline.h"
-#include "base/float_stream.h"
-#include "base/status_macros.h"
-#include "plan/update_site.h"
+#include "core/base/culprit.h"
+#include "core/base/deadline.h"
+#include "core/base/float_stream.h"
+#include "core/base/status_macros.h"
+#include "core/plan/update_site.h"
 
 namespace gradsync {
 namespace {

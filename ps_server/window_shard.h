@@ -15,17 +15,17 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "base/mutex.h"
-#include "optim/range_optimizer.h"
-#include "plan/plan.h"
-#include "plan/shard_map.h"
+#include "core/base/mutex.h"
+#include "core/optim/range_optimizer.h"
+#include "core/plan/plan.h"
+#include "core/plan/shard_map.h"
+#include "core/shared_memory/window.h"
+#include "core/shared_memory/window_group.h"
+#include "core/shared_memory/window_mesh.h"
+#include "core/shared_memory/window_owner.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/shard.h"
 #include "ps_server/shard_state.h"
-#include "shared_memory/window.h"
-#include "shared_memory/window_group.h"
-#include "shared_memory/window_mesh.h"
-#include "shared_memory/window_owner.h"
 
 namespace gradsync {
 
@@ -42,8 +42,8 @@ struct WindowShardOptions {
   std::function<void(absl::Status)> on_failure;
 };
 
-// The owner's half of exchanges (shared_memory/window_owner.h) on a thread of its own, with the
-// optimizers of the shard's chunks. Keeps no gradients or parameters: it works in the workers'
+// The owner's half of exchanges (core/shared_memory/window_owner.h) on a thread of its own, with
+// the optimizers of the shard's chunks. Keeps no gradients or parameters: it works in the workers'
 // windows. Without optimizers it sleeps through small buckets, whose chunks the workers do.
 // Thread-safe.
 class WindowShard : public Shard {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "plan/plan.h"
+#include "core/plan/plan.h"
 #include "simulator/cluster.h"
 
 namespace gradsync {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "plan/cost_model.h"
-#include "plan/wire_traffic.h"
+#include "core/base/status_macros.h"
+#include "core/plan/cost_model.h"
+#include "core/plan/wire_traffic.h"
 
 namespace gradsync {
 namespace {

@@ -2,7 +2,7 @@
 // cost.
 //
 // Plain values without invariants of their own; CheckCluster() says what is expected of them.
-// Times are in seconds, sizes in bytes, as in plan/cost_model.h. Nothing here blocks.
+// Times are in seconds, sizes in bytes, as in core/plan/cost_model.h. Nothing here blocks.
 
 #ifndef GRADSYNC_SIMULATOR_CLUSTER_H_
 #define GRADSYNC_SIMULATOR_CLUSTER_H_
@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "plan/codec.h"
-#include "plan/consistency.h"
-#include "plan/flow_control.h"
-#include "plan/placement.h"
+#include "core/plan/codec.h"
+#include "core/plan/consistency.h"
+#include "core/plan/flow_control.h"
+#include "core/plan/placement.h"
 #include "simulator/shared_cores.h"
 
 namespace gradsync {
@@ -58,7 +58,7 @@ struct Cluster {
   LinkConstants constants;
 
   // Of the real backends: tokens under way per rank (allreduce/ring_tokens.h), chunks that workers
-  // may push ahead of a stripe's results (plan/push_lead.h), connections per pair.
+  // may push ahead of a stripe's results (core/plan/push_lead.h), connections per pair.
   int ring_lead = kRingLead;
   int lead = kPsLead;
   int ring_connections = 4;
@@ -84,8 +84,8 @@ absl::Status CheckCluster(const Cluster& cluster, int workers);
 // Servers in all: 0 for a ring, `workers + servers` when mixed.
 int ServerProcesses(const Cluster& cluster, int workers);
 
-// Host of each process, workers first, and the servers' weights, as plan/wire_traffic.h and
-// plan/shard_map.h have them. Under kMixed with at least as many dedicated servers as workers,
+// Host of each process, workers first, and the servers' weights, as core/plan/wire_traffic.h and
+// core/plan/shard_map.h have them. Under kMixed with at least as many dedicated servers as workers,
 // where the others own nothing, these get a weight that is positive and too small for a chunk.
 std::vector<int> ProcessHosts(const Cluster& cluster, int workers);
 std::vector<double> ServerWeights(const Cluster& cluster, int workers);

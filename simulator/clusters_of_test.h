@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/placement.h"
+#include "core/plan/placement.h"
 #include "simulator/cluster.h"
 
 namespace gradsync {

@@ -4,9 +4,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "plan/shard_map.h"
-#include "plan/wire_traffic.h"
+#include "core/base/status_macros.h"
+#include "core/plan/shard_map.h"
+#include "core/plan/wire_traffic.h"
 
 namespace gradsync {
 namespace {

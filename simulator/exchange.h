@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "plan/plan.h"
-#include "plan/shard_map.h"
+#include "core/plan/plan.h"
+#include "core/plan/shard_map.h"
 #include "simulator/cluster.h"
 #include "simulator/network.h"
 
@@ -47,7 +47,7 @@ SimulatedNetwork::Options NetworkOptions(const Cluster& cluster);
 struct ExchangePlace {
   SimulatedNetwork* network = nullptr;  // must outlive the exchange
   // The network's number of each process of the exchange: ranks first, then servers, as
-  // plan/wire_traffic.h numbers them.
+  // core/plan/wire_traffic.h numbers them.
   std::vector<int> processes;
 };
 

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "plan/cost_model.h"
-#include "plan/flow_control.h"
-#include "plan/server_streams.h"
+#include "core/plan/cost_model.h"
+#include "core/plan/flow_control.h"
+#include "core/plan/server_streams.h"
 #include "simulator/stripe_table.h"
 
 namespace gradsync {

@@ -60,7 +60,7 @@ class OneRank : private MessageReceiver, private EventHandler {
     const StripeTotals& totals = stripes_[stripe];
     SimulatedMessage message;
     message.to = 1;
-    // Rank 0 sends chunk n - hop in REDUCE, n + 1 - hop in GATHER (plan/ring_schedule.h).
+    // Rank 0 sends chunk n - hop in REDUCE, n + 1 - hop in GATHER (core/plan/ring_schedule.h).
     const int64_t chunk = int64_t{world_size_} * (stripe + 1) - hop + (gathers ? 1 : 0);
     message.connection = static_cast<int>(chunk % connections_);
     message.urgent = gathers || hop > 1;

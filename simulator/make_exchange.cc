@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "base/status_macros.h"
-#include "plan/shard_map.h"
+#include "core/base/status_macros.h"
+#include "core/plan/shard_map.h"
 #include "simulator/ps_exchange.h"
 #include "simulator/ring_exchange.h"
 

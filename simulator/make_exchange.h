@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "plan/plan.h"
+#include "core/plan/plan.h"
 #include "simulator/cluster.h"
 #include "simulator/event_queue.h"
 #include "simulator/exchange.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "plan/wire_traffic.h"
+#include "core/plan/wire_traffic.h"
 #include "simulator/event_queue.h"
 #include "simulator/shared_cores.h"
 

@@ -1,10 +1,10 @@
 // Steps of a job whose model is cut into stages: each stage's forwards and backwards as
-// plan/pipeline_schedule.h orders them, what passes between stages, and the exchange of each
+// core/plan/pipeline_schedule.h orders them, what passes between stages, and the exchange of each
 // stage's gradients among its replicas, all on one network. Or into slices, each of which computes
 // a part of all layers and meets the others in the midst of forward and backward.
 //
 // A rank computes while its links send and receive, and sends never wait, as in
-// pipeline/stage_link.h; slices compute nothing until a meeting is over. A host's interface is
+// core/pipeline/stage_link.h; slices compute nothing until a meeting is over. A host's interface is
 // shared evenly between what passes the cuts and what is exchanged. When the backward of its last
 // micro-batch completes a bucket, a stage launches it; then it waits for the results, updates, and
 // begins its next step, whatever other stages do.
@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "plan/pipeline_schedule.h"
-#include "plan/plan.h"
-#include "plan/slice_traffic.h"
+#include "core/plan/pipeline_schedule.h"
+#include "core/plan/plan.h"
+#include "core/plan/slice_traffic.h"
 #include "simulator/cluster.h"
 
 namespace gradsync {

@@ -4,11 +4,11 @@
 #include <random>
 #include <string>
 
+#include "core/plan/pipeline_schedule.h"
+#include "core/plan/slice_traffic.h"
+#include "core/plan/wire_traffic.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "plan/pipeline_schedule.h"
-#include "plan/slice_traffic.h"
-#include "plan/wire_traffic.h"
 #include "simulator/simulate.h"
 
 namespace gradsync {

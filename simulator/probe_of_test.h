@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "plan/plan.h"
+#include "core/plan/plan.h"
 #include "simulator/calibration.h"
 
 namespace gradsync {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "plan/flow_control.h"
-#include "plan/push_lead.h"
-#include "plan/server_streams.h"
-#include "plan/stripes.h"
+#include "core/plan/flow_control.h"
+#include "core/plan/push_lead.h"
+#include "core/plan/server_streams.h"
+#include "core/plan/stripes.h"
 
 namespace gradsync {
 

@@ -1,5 +1,5 @@
-// The parameter servers of ps_client/ps_engine.h and ps_server/service.h without bytes: who sends
-// what when.
+// The parameter servers of ps_server/client/ps_engine.h and ps_server/service.h without bytes: who
+// sends what when.
 
 #ifndef GRADSYNC_SIMULATOR_PS_EXCHANGE_H_
 #define GRADSYNC_SIMULATOR_PS_EXCHANGE_H_
@@ -7,19 +7,20 @@
 #include <deque>
 #include <vector>
 
-#include "plan/shard_map.h"
+#include "core/plan/shard_map.h"
 #include "simulator/event_queue.h"
 #include "simulator/exchange.h"
 #include "simulator/owner_work.h"
 
 namespace gradsync {
 
-// A worker queues a bucket's chunks for each server in PushOrder() (plan/shard_map.h) and sends
-// while it has credit and, under bsp, is no further ahead of the results than plan/push_lead.h
-// allows; chunk number q of a pair takes connection q mod C, C as
-// plan/server_streams.h has it. A server folds a chunk's contributions in the order of
-// plan/stripes.h; each folded one is credited, the first together with the second, in messages of
-// half of the credit. A complete chunk goes to all workers at once. Adding and copying take no time.
+// A worker queues a bucket's chunks for each server in PushOrder() (core/plan/shard_map.h) and
+// sends while it has credit and, under bsp, is no further ahead of the results than
+// core/plan/push_lead.h allows; chunk number q of a pair takes connection q mod C, C as
+// core/plan/server_streams.h has it. A server folds a chunk's contributions in the order of
+// core/plan/stripes.h; each folded one is credited, the first together with the second, in messages
+// of half of the credit. A complete chunk goes to all workers at once. Adding and copying take no
+// time.
 //
 // Under ssp and asp (docs/consistency.md) a contribution is applied when it arrives, which takes
 // the server an update of the chunk, and credited then. It is answered when the worker's clock in

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "plan/ring_schedule.h"
+#include "core/plan/ring_schedule.h"
 
 namespace gradsync {
 

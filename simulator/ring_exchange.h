@@ -12,7 +12,8 @@
 
 namespace gradsync {
 
-// The hops are those of plan/ring_schedule.h, the rules of flow those of allreduce/ring_tokens.h:
+// The hops are those of core/plan/ring_schedule.h, the rules of flow those of
+// allreduce/ring_tokens.h:
 // at most `ring_lead` tokens that a rank initiated are under way, one of them until its finished
 // chunk comes by; others' tokens overtake those that begin here; a sum for a bucket that is not
 // launched here yet is held. Adding and copying take no time.

@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "core/plan/cost_model.h"
+#include "core/plan/gather_order.h"
+#include "core/plan/placement.h"
+#include "core/plan/sharded_job.h"
+#include "core/plan/wire_traffic.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "plan/cost_model.h"
-#include "plan/gather_order.h"
-#include "plan/placement.h"
-#include "plan/sharded_job.h"
-#include "plan/wire_traffic.h"
 #include "simulator/clusters_of_test.h"
 #include "simulator/simulate.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "core/base/status_macros.h"
 #include "simulator/event_queue.h"
 #include "simulator/exchange.h"
 #include "simulator/fluid.h"

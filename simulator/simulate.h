@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "plan/plan.h"
-#include "plan/shard_map.h"
+#include "core/plan/plan.h"
+#include "core/plan/shard_map.h"
 #include "simulator/cluster.h"
 #include "simulator/step_clock.h"
 
@@ -41,7 +41,7 @@ struct StepPrediction {
   double exposed = 0;  // communication that nothing hides, seconds_per_step included
   double update = 0;   // on the worker
   // What crosses the busiest host's interface in each direction, exactly as HostTraffic() of
-  // plan/wire_traffic.h; under fluid, without the rounding to chunks.
+  // core/plan/wire_traffic.h; under fluid, without the rounding to chunks.
   double tx_bytes_max_host = 0;
   double rx_bytes_max_host = 0;
   // What part of the step the interface that is busiest is busy, in its busier direction.
@@ -56,13 +56,13 @@ struct StepPrediction {
 // or not finite, ready times that are not one per bucket, fall, or lie after backward, kFluid
 // with workers that are not alike, hosts that share cores or buckets that share memory, and, where owners alone keep
 // parameters, updates that are not theirs, units that leave out a bucket, and turns that are not
-// those of TurnsOfStep() (plan/gather_order.h).
+// those of TurnsOfStep() (core/plan/gather_order.h).
 absl::StatusOr<StepPrediction> SimulateStep(const Plan& plan, const Cluster& cluster,
                                             const ComputeTimes& times,
                                             SimulationMethod method = SimulationMethod::kAutomatic);
 
 // A step, piece by piece. Seconds since it began on all ranks; processes are numbered as in
-// plan/wire_traffic.h.
+// core/plan/wire_traffic.h.
 struct SimulatedStep {
   struct Transfer {
     int from = 0;

@@ -3,11 +3,11 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "base/monotonic_time.h"
+#include "core/base/monotonic_time.h"
+#include "core/plan/cost_model.h"
+#include "core/plan/wire_traffic.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "plan/cost_model.h"
-#include "plan/wire_traffic.h"
 #include "simulator/clusters_of_test.h"
 
 namespace gradsync {

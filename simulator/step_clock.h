@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "plan/gather_order.h"
-#include "plan/plan.h"
-#include "plan/step_marks.h"
+#include "core/plan/gather_order.h"
+#include "core/plan/plan.h"
+#include "core/plan/step_marks.h"
 #include "simulator/event_queue.h"
 
 namespace gradsync {
@@ -32,10 +32,10 @@ struct StepEnd {
 // How many times as long `rank` computes in `step`, from 0, as ComputeTimes says; more than 0.
 using SlownessOfStep = std::function<double(int rank, int step)>;
 
-// Runs the workers' steps as train/trainer.h does: forward, backward, in which buckets are launched
-// as they become ready, then for each bucket in order wait for its result and, when workers update,
-// update it. Where buckets share memory (BucketSlots), computation stops for what plan/step_marks.h
-// says, and goes on later. Not thread-safe; nothing blocks.
+// Runs the workers' steps as worker/train/trainer.h does: forward, backward, in which buckets are
+// launched as they become ready, then for each bucket in order wait for its result and, when
+// workers update, update it. Where buckets share memory (BucketSlots), computation stops for what
+// core/plan/step_marks.h says, and goes on later. Not thread-safe; nothing blocks.
 class StepClock : private EventHandler {
  public:
   struct Options {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "plan/plan.h"
+#include "core/plan/plan.h"
 
 namespace gradsync {
 

@@ -8,16 +8,16 @@
 
 #include "ATen/Parallel.h"
 #include "ATen/core/Tensor.h"
-#include "base/sha256.h"
-#include "data/data_loader.h"
-#include "data/open_dataset.h"
-#include "data/sampler.h"
-#include "group/side_channel.h"
+#include "core/base/sha256.h"
+#include "core/group/side_channel.h"
+#include "core/sync/local_sync.h"
 #include "gtest/gtest.h"
-#include "models/create_model.h"
-#include "models/loss.h"
-#include "sync/local_sync.h"
-#include "train/trainer.h"
+#include "worker/data/data_loader.h"
+#include "worker/data/open_dataset.h"
+#include "worker/data/sampler.h"
+#include "worker/models/create_model.h"
+#include "worker/models/loss.h"
+#include "worker/train/trainer.h"
 
 namespace gradsync {
 namespace {

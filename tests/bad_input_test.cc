@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/deaf_process.h"
+#include "core/base/deaf_process.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker_processes.h"

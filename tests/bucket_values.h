@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ATen/ops/from_blob.h"
-#include "sync/gradient_sync.h"
+#include "core/sync/gradient_sync.h"
 #include "tests/reference.h"
 
 namespace gradsync {

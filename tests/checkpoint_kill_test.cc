@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "base/temporary_folder.h"
-#include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/file_system.h"
+#include "core/base/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/test_program.h"
+#include "worker/checkpoint/checkpoint_folder.h"
+#include "worker/checkpoint/file_system.h"
 
 namespace gradsync {
 namespace {
@@ -26,7 +26,7 @@ TEST(CheckpointKillTest, TheNewestOneIsWholeAfterEachOfAHundredKills) {
   const std::unique_ptr<FileSystem> files = NewLocalFileSystem();
   int64_t newest = 0;
   for (int kill = 0; kill < kKills; ++kill) {
-    TestProgram writer({"checkpoint/test_writer", path});
+    TestProgram writer({"worker/checkpoint/test_writer", path});
     // Each time after another number of file operations, of which a checkpoint has some twenty.
     const size_t operations = 1 + kill * 7 % 61;
     writer.Await([&] { return writer.out().size() >= operations; });

@@ -20,15 +20,15 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "base/temporary_folder.h"
-#include "checkpoint/host_tensor.h"
-#include "checkpoint/read_weights.h"
+#include "core/base/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker_processes.h"
 #include "tools/test_program.h"
 #include "torch/csrc/jit/serialization/pickle.h"
 #include "torch/nn/module.h"
+#include "worker/checkpoint/host_tensor.h"
+#include "worker/checkpoint/read_weights.h"
 
 namespace gradsync {
 namespace {

@@ -6,10 +6,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
-#include "group/in_memory_store.h"
+#include "core/group/in_memory_store.h"
+#include "core/links/grpc_stream.h"
+#include "gradsync/join/sync_factory.h"
 #include "gtest/gtest.h"
-#include "join/sync_factory.h"
-#include "links/grpc_stream.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/server.h"
 #include "tests/rank_threads.h"

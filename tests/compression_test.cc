@@ -18,13 +18,13 @@
 #include "allreduce/shm_gradient_sync.h"
 #include "c10/util/BFloat16.h"
 #include "c10/util/Half.h"
-#include "group/in_memory_store.h"
+#include "core/group/in_memory_store.h"
+#include "core/links/grpc_stream.h"
+#include "core/links/in_process_stream.h"
+#include "core/sync/local_sync.h"
 #include "gtest/gtest.h"
-#include "links/grpc_stream.h"
-#include "links/in_process_stream.h"
-#include "ps_client/ps_gradient_sync.h"
+#include "ps_server/client/ps_gradient_sync.h"
 #include "ps_server/server.h"
-#include "sync/local_sync.h"
 #include "tests/bucket_values.h"
 #include "tests/rank_threads.h"
 #include "tests/reference.h"
@@ -117,7 +117,7 @@ class Job {
   std::vector<std::unique_ptr<ParameterServer>> servers_;
 };
 
-// What the ranks must end with, from the definitions in plan/codec.h. LibTorch rounds.
+// What the ranks must end with, from the definitions in core/plan/codec.h. LibTorch rounds.
 class Oracle {
  public:
   Oracle(const Plan& plan, bool ring) : plan_(plan), ring_(ring), residuals_(plan.world_size()) {

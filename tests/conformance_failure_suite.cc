@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/deadline.h"
+#include "core/base/deadline.h"
 #include "gtest/gtest.h"
 #include "tests/conformance_group.h"
 #include "tests/conformance_suite.h"

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "gpu/gpu_resources.h"
-#include "group/in_memory_store.h"
+#include "core/base/status_macros.h"
+#include "core/gpu/gpu_resources.h"
+#include "core/group/in_memory_store.h"
 #include "gtest/gtest.h"
 #include "tests/rank_threads.h"
 

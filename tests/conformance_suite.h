@@ -16,10 +16,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "group/key_value_store.h"
-#include "group/worker_group.h"
+#include "core/group/key_value_store.h"
+#include "core/group/worker_group.h"
+#include "core/sync/gradient_sync.h"
 #include "gtest/gtest.h"
-#include "sync/gradient_sync.h"
 
 namespace gradsync {
 

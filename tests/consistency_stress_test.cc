@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/links/in_process_stream.h"
 #include "gtest/gtest.h"
-#include "links/in_process_stream.h"
 #include "tests/staleness_job.h"
 
 namespace gradsync {

@@ -1,6 +1,6 @@
 // What ssp and asp promise (docs/consistency.md), between real clients and servers.
 
-#include "plan/consistency.h"
+#include "core/plan/consistency.h"
 
 #include <atomic>
 #include <cstdint>
@@ -13,10 +13,10 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "base/deadline.h"
+#include "core/base/deadline.h"
+#include "core/links/grpc_stream.h"
+#include "core/links/in_process_stream.h"
 #include "gtest/gtest.h"
-#include "links/grpc_stream.h"
-#include "links/in_process_stream.h"
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"

@@ -2,7 +2,7 @@
 // explicit --update=worker with --zero=1. Every row of //worker's table of such flags, by real
 // processes.
 
-#include "base/flag_effects.h"
+#include "core/base/flag_effects.h"
 
 #include <fstream>
 #include <iterator>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/temporary_folder.h"
+#include "core/base/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker_processes.h"

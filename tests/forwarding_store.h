@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/deadline.h"
-#include "group/key_value_store.h"
+#include "core/base/deadline.h"
+#include "core/group/key_value_store.h"
 
 namespace gradsync {
 

@@ -1,5 +1,5 @@
-// Fused normalisation (models/fused_norm.h) on a real GPU: against LibTorch's own operations, in
-// fp64 for its values and as a model has them for its speed.
+// Fused normalisation (worker/models/fused_norm.h) on a real GPU: against LibTorch's own
+// operations, in fp64 for its values and as a model has them for its speed.
 
 #include <algorithm>
 #include <cstdint>
@@ -23,17 +23,17 @@
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "gpu/gpu_resources.h"
+#include "core/gpu/gpu_resources.h"
+#include "core/sync/device_buckets.h"
 #include "gtest/gtest.h"
-#include "models/create_model.h"
-#include "models/fused_norm.h"
-#include "models/loss.h"
-#include "models/max_pool.h"
-#include "sync/device_buckets.h"
 #include "tests/real_gpu.h"
 #include "torch/csrc/autograd/autograd.h"
-#include "train/forward.h"
-#include "train/precision.h"
+#include "worker/models/create_model.h"
+#include "worker/models/fused_norm.h"
+#include "worker/models/loss.h"
+#include "worker/models/max_pool.h"
+#include "worker/train/forward.h"
+#include "worker/train/precision.h"
 
 #ifdef GRADSYNC_CUDA
 #include "ATen/cuda/CUDAGraph.h"
@@ -412,9 +412,9 @@ TEST_F(FusedNormOnGpuTest, AGraphReplaysForwardAndBackward) {
 
 #endif  // GRADSYNC_CUDA
 
-// Not a test: what the first run on a GPU wants to know. Bytes are those of gpu/norm_kernels.h for
-// ours, and for LibTorch's operations those of a kernel each: norm 3 and 5, ReLU 2 and 3, addition
-// 3 and 0 times the tensor.
+// Not a test: what the first run on a GPU wants to know. Bytes are those of core/gpu/norm_kernels.h
+// for ours, and for LibTorch's operations those of a kernel each: norm 3 and 5, ReLU 2 and 3,
+// addition 3 and 0 times the tensor.
 struct Layer {
   int64_t pixels, channels;
   Then then;

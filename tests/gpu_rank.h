@@ -12,9 +12,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
-#include "group/worker_group.h"
-#include "plan/update_site.h"
-#include "sync/gradient_sync.h"
+#include "core/group/worker_group.h"
+#include "core/plan/update_site.h"
+#include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 

@@ -1,4 +1,4 @@
-// Jobs on image folders, by real processes. data/testdata/make_images.py makes the images.
+// Jobs on image folders, by real processes. worker/data/testdata/make_images.py makes the images.
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/temporary_folder.h"
+#include "core/base/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
@@ -38,7 +38,8 @@ class ImageFolderJobTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const int status = std::system(
-        absl::StrCat("/usr/bin/python3 data/testdata/make_images.py folder ", path()).c_str());
+        absl::StrCat("/usr/bin/python3 worker/data/testdata/make_images.py folder ", path())
+            .c_str());
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     if (code == kSkip) GTEST_SKIP() << "needs python3-pil, which tools/setup installs";
     ASSERT_EQ(code, 0);
@@ -225,7 +226,7 @@ TEST_F(ImageFolderJobTest, AllFilesThatCannotBeReadAreFoundBeforehand) {
   // Pillow reads one with a warning, and so do we.
   std::filesystem::remove(path() + "/train/Cat/pipe.jpg");
   std::filesystem::remove(path() + "/train/Cat/gone.png");
-  ASSERT_EQ(std::system(absl::StrCat("/usr/bin/python3 data/testdata/make_images.py warned ",
+  ASSERT_EQ(std::system(absl::StrCat("/usr/bin/python3 worker/data/testdata/make_images.py warned ",
                                      path(), "/train/Cat/warned.jpg")
                             .c_str()),
             0);

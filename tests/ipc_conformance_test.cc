@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "base/mutex.h"
-#include "gpu/fake_gpu.h"
+#include "core/base/mutex.h"
+#include "core/gpu/fake_gpu.h"
 #include "gtest/gtest.h"
 #include "tests/conformance_suite.h"
 #include "tests/ipc_traits.h"

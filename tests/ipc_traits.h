@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "allreduce/ipc_gradient_sync.h"
-#include "base/status_macros.h"
+#include "core/base/status_macros.h"
 #include "tests/conformance_suite.h"
 #include "tests/staged_traits.h"
 

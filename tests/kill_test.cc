@@ -11,7 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
-#include "base/monotonic_time.h"
+#include "core/base/monotonic_time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/local_job.h"

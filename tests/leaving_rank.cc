@@ -12,11 +12,11 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "base/deadline.h"
-#include "ddp/distributed_data_parallel.h"
-#include "join/join.h"
-#include "join/meet.h"
-#include "plan/job_spec.h"
+#include "core/base/deadline.h"
+#include "core/plan/job_spec.h"
+#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/join/join.h"
+#include "gradsync/join/meet.h"
 #include "torch/nn/modules/linear.h"
 
 namespace gradsync {

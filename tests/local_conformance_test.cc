@@ -1,4 +1,4 @@
-#include "sync/local_sync.h"
+#include "core/sync/local_sync.h"
 #include "tests/conformance_suite.h"
 
 namespace gradsync {
@@ -23,8 +23,8 @@ BackendTraits LocalTraits() {
   return traits;
 }
 
-INSTANTIATE_TEST_SUITE_P(Local, ConformanceTest,
-                         testing::ValuesIn(ConformanceCases(LocalTraits())), CaseName);
+INSTANTIATE_TEST_SUITE_P(Local, ConformanceTest, testing::ValuesIn(ConformanceCases(LocalTraits())),
+                         CaseName);
 
 }  // namespace
 }  // namespace gradsync

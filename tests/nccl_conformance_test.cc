@@ -8,8 +8,8 @@
 
 #include "allreduce/fake_nccl.h"
 #include "allreduce/nccl_gradient_sync.h"
-#include "base/mutex.h"
-#include "gpu/fake_gpu.h"
+#include "core/base/mutex.h"
+#include "core/gpu/fake_gpu.h"
 #include "tests/conformance_suite.h"
 
 namespace gradsync {

@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/synchronization/blocking_counter.h"
-#include "base/deadline.h"
-#include "base/notification.h"
+#include "core/base/deadline.h"
+#include "core/base/notification.h"
 #include "gtest/gtest.h"
 #include "tests/nccl_group.h"
 

@@ -10,8 +10,8 @@
 
 #include "allreduce/fake_nccl.h"
 #include "allreduce/nccl_gradient_sync.h"
-#include "gpu/queued_gpu.h"
-#include "group/in_memory_store.h"
+#include "core/gpu/queued_gpu.h"
+#include "core/group/in_memory_store.h"
 #include "gtest/gtest.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"

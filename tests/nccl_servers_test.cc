@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
+#include "core/plan/shard_map.h"
 #include "gtest/gtest.h"
-#include "plan/shard_map.h"
 #include "tests/bucket_values.h"
 #include "tests/nccl_group.h"
 #include "tests/reference.h"

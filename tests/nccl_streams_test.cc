@@ -4,8 +4,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/notification.h"
-#include "gpu/gpu_resources.h"
+#include "core/base/notification.h"
+#include "core/gpu/gpu_resources.h"
 #include "gtest/gtest.h"
 #include "tests/nccl_group.h"
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/monotonic_time.h"
+#include "core/base/monotonic_time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"

@@ -6,16 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "core/group/in_memory_store.h"
+#include "core/group/side_channel.h"
+#include "core/links/in_process_stream.h"
 #include "gmock/gmock.h"
-#include "group/in_memory_store.h"
-#include "group/side_channel.h"
 #include "gtest/gtest.h"
-#include "links/in_process_stream.h"
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"
 #include "tests/ring_group.h"
-#include "train/cpu_for_test.h"
-#include "train/trainer.h"
+#include "worker/train/cpu_for_test.h"
+#include "worker/train/trainer.h"
 
 namespace gradsync {
 namespace {

@@ -2,9 +2,9 @@
 #include <utility>
 #include <vector>
 
-#include "links/grpc_stream.h"
-#include "links/in_process_stream.h"
-#include "ps_client/ps_gradient_sync.h"
+#include "core/links/grpc_stream.h"
+#include "core/links/in_process_stream.h"
+#include "ps_server/client/ps_gradient_sync.h"
 #include "ps_server/server.h"
 #include "tests/conformance_suite.h"
 

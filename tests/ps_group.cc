@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "base/credentials.h"
-#include "base/deadline.h"
-#include "group/in_memory_store.h"
+#include "core/base/credentials.h"
+#include "core/base/deadline.h"
+#include "core/group/in_memory_store.h"
 #include "tests/forwarding_store.h"
 
 namespace gradsync {

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "group/key_value_store.h"
-#include "plan/plan.h"
-#include "ps_client/ps_gradient_sync.h"
+#include "core/group/key_value_store.h"
+#include "core/plan/plan.h"
+#include "core/sync/gradient_sync.h"
+#include "ps_server/client/ps_gradient_sync.h"
 #include "ps_server/server.h"
 #include "ps_server/server_event.h"
-#include "sync/gradient_sync.h"
 #include "tests/run_step.h"
 
 namespace gradsync {

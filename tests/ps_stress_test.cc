@@ -2,8 +2,8 @@
 
 #include <random>
 
+#include "core/links/in_process_stream.h"
 #include "gtest/gtest.h"
-#include "links/in_process_stream.h"
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"

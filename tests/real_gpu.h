@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "gpu/open_gpu.h"
+#include "core/gpu/open_gpu.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -14,8 +14,8 @@
 #include "ATen/ops/tensor.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "models/loss.h"
-#include "train/recipe.h"
+#include "worker/models/loss.h"
+#include "worker/train/recipe.h"
 
 namespace gradsync {
 namespace {

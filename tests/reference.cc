@@ -5,9 +5,9 @@
 #include <memory>
 #include <utility>
 
-#include "base/kernels.h"
-#include "optim/range_optimizer.h"
-#include "optim/state_mapping.h"
+#include "core/base/kernels.h"
+#include "core/optim/range_optimizer.h"
+#include "core/optim/state_mapping.h"
 
 namespace gradsync {
 namespace {

@@ -1,5 +1,5 @@
 // The oracle: what n workers must end with, computed by one thread from the definitions in
-// plan/stripes.h and nothing else.
+// core/plan/stripes.h and nothing else.
 
 #ifndef GRADSYNC_TESTS_REFERENCE_H_
 #define GRADSYNC_TESTS_REFERENCE_H_
@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "optim/optimizer_state.h"
-#include "plan/plan.h"
-#include "plan/step_options.h"
+#include "core/optim/optimizer_state.h"
+#include "core/plan/plan.h"
+#include "core/plan/step_options.h"
 
 namespace gradsync {
 

@@ -1,6 +1,6 @@
 #include "allreduce/ring_gradient_sync.h"
-#include "links/grpc_stream.h"
-#include "links/in_process_stream.h"
+#include "core/links/grpc_stream.h"
+#include "core/links/in_process_stream.h"
 #include "tests/conformance_suite.h"
 
 namespace gradsync {

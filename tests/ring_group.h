@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "allreduce/ring_gradient_sync.h"
-#include "group/in_memory_store.h"
-#include "sync/gradient_sync.h"
+#include "core/group/in_memory_store.h"
+#include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 

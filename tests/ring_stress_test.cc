@@ -3,9 +3,9 @@
 
 #include <random>
 
+#include "core/links/in_process_stream.h"
+#include "core/plan/ring_schedule.h"
 #include "gtest/gtest.h"
-#include "links/in_process_stream.h"
-#include "plan/ring_schedule.h"
 #include "tests/rank_threads.h"
 #include "tests/ring_group.h"
 #include "tests/run_step.h"

@@ -7,10 +7,10 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/deadline.h"
-#include "plan/plan.h"
-#include "plan/step_options.h"
-#include "sync/gradient_sync.h"
+#include "core/base/deadline.h"
+#include "core/plan/plan.h"
+#include "core/plan/step_options.h"
+#include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 

@@ -1,6 +1,6 @@
 // Buckets that share memory, on every backend of the host, and staged for a GPU: the bits of those
-// that do not, every byte on the wire as plan/sharded_job.h says, and memory as it says within 2 %,
-// on a GPU to the byte.
+// that do not, every byte on the wire as core/plan/sharded_job.h says, and memory as it says within
+// 2 %, on a GPU to the byte.
 
 #include <malloc.h>
 
@@ -16,21 +16,21 @@
 #include "absl/types/optional.h"
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
-#include "base/deadline.h"
-#include "base/sanitizers.h"
-#include "gpu/fake_gpu.h"
-#include "gpu/queued_gpu.h"
-#include "group/in_memory_store.h"
+#include "core/base/deadline.h"
+#include "core/base/sanitizers.h"
+#include "core/gpu/fake_gpu.h"
+#include "core/gpu/queued_gpu.h"
+#include "core/group/in_memory_store.h"
+#include "core/links/grpc_stream.h"
+#include "core/links/in_process_stream.h"
+#include "core/plan/bucket_slots.h"
+#include "core/plan/plan.h"
+#include "core/plan/sharded_job.h"
+#include "core/plan/update_site.h"
+#include "core/plan/wire_traffic.h"
+#include "core/sync/staged_sync.h"
 #include "gtest/gtest.h"
-#include "links/grpc_stream.h"
-#include "links/in_process_stream.h"
-#include "plan/bucket_slots.h"
-#include "plan/plan.h"
-#include "plan/sharded_job.h"
-#include "plan/update_site.h"
-#include "plan/wire_traffic.h"
-#include "ps_client/ps_gradient_sync.h"
-#include "sync/staged_sync.h"
+#include "ps_server/client/ps_gradient_sync.h"
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"

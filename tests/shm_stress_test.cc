@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "allreduce/shm_gradient_sync.h"
-#include "group/in_memory_store.h"
+#include "core/group/in_memory_store.h"
+#include "core/plan/wire_traffic.h"
 #include "gtest/gtest.h"
-#include "plan/wire_traffic.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"
 #include "tests/stress_job.h"

@@ -15,19 +15,19 @@
 #include "absl/strings/str_split.h"
 #include "allreduce/ring_frames.h"
 #include "allreduce/ring_tokens.h"
-#include "base/deadline.h"
+#include "core/base/deadline.h"
+#include "core/links/frame_stream.h"
+#include "core/plan/consistency.h"
+#include "core/plan/flow_control.h"
+#include "core/plan/plan.h"
+#include "core/plan/push_lead.h"
+#include "core/plan/ring_schedule.h"
+#include "core/plan/shard_map.h"
+#include "core/plan/stripes.h"
 #include "gtest/gtest.h"
-#include "links/frame_stream.h"
-#include "plan/consistency.h"
-#include "plan/flow_control.h"
-#include "plan/plan.h"
-#include "plan/push_lead.h"
-#include "plan/ring_schedule.h"
-#include "plan/shard_map.h"
-#include "plan/stripes.h"
-#include "ps_client/server_connection.h"
 #include "ps_server/chunk_clocks.h"
 #include "ps_server/chunk_turns.h"
+#include "ps_server/client/server_connection.h"
 #include "ps_server/push_sequence.h"
 #include "ps_server/step_progress.h"
 #include "tests/explore.h"
@@ -505,7 +505,7 @@ TEST(SmallStatesTest, TheTokensOfARingAlwaysComeRound) {
 }
 
 // Workers and one server: order of pushes on their streams, lead, credit, turns and the step that
-// is under way, as ps_client/ps_engine.h and ps_server/service.h act on them.
+// is under way, as ps_server/client/ps_engine.h and ps_server/service.h act on them.
 class Credits : public SmallSystem {
  public:
   Credits(int ranks, int64_t elements, int connections, int steps)

@@ -1,11 +1,11 @@
-// Backends of the host under parameters on a GPU (sync/staged_sync.h): the fake, which has the
+// Backends of the host under parameters on a GPU (core/sync/staged_sync.h): the fake, which has the
 // host's arithmetic.
 
 #include <memory>
 #include <vector>
 
-#include "base/mutex.h"
-#include "gpu/fake_gpu.h"
+#include "core/base/mutex.h"
+#include "core/gpu/fake_gpu.h"
 #include "tests/conformance_suite.h"
 #include "tests/staged_traits.h"
 

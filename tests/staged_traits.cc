@@ -5,12 +5,12 @@
 
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
-#include "base/status_macros.h"
-#include "links/grpc_stream.h"
-#include "ps_client/ps_gradient_sync.h"
+#include "core/base/status_macros.h"
+#include "core/links/grpc_stream.h"
+#include "core/sync/local_sync.h"
+#include "core/sync/staged_sync.h"
+#include "ps_server/client/ps_gradient_sync.h"
 #include "ps_server/server.h"
-#include "sync/local_sync.h"
-#include "sync/staged_sync.h"
 
 namespace gradsync {
 namespace {

@@ -1,4 +1,5 @@
-// Every backend of the host under buckets on a GPU (sync/staged_sync.h), for the conformance suite.
+// Every backend of the host under buckets on a GPU (core/sync/staged_sync.h), for the conformance
+// suite.
 
 #ifndef GRADSYNC_TESTS_STAGED_TRAITS_H_
 #define GRADSYNC_TESTS_STAGED_TRAITS_H_
@@ -7,7 +8,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "gpu/gpu_api.h"
+#include "core/gpu/gpu_api.h"
 #include "tests/conformance_suite.h"
 
 namespace gradsync {

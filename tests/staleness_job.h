@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "links/frame_stream.h"
+#include "core/links/frame_stream.h"
 
 namespace gradsync {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "plan/plan.h"
-#include "plan/step_options.h"
-#include "sync/gradient_sync.h"
+#include "core/plan/plan.h"
+#include "core/plan/step_options.h"
+#include "core/sync/gradient_sync.h"
 #include "tests/reference.h"
 
 namespace gradsync {

@@ -14,9 +14,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/monotonic_time.h"
-#include "base/straggler.h"
-#include "base/temporary_folder.h"
+#include "core/base/monotonic_time.h"
+#include "core/base/straggler.h"
+#include "core/base/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker_processes.h"
@@ -120,7 +120,8 @@ TEST_F(StuckProcessTest, AWorkerThatStandsStillInAStepOfARingIsNamed) {
 TEST_F(StuckProcessTest, AWorkerThatStandsStillInTheEvaluationIsNamed) {
   const TemporaryFolder folder = TemporaryFolder::Create("stuck_process_test").value();
   const int status = std::system(
-      absl::StrCat("/usr/bin/python3 data/testdata/make_images.py folder ", folder.path()).c_str());
+      absl::StrCat("/usr/bin/python3 worker/data/testdata/make_images.py folder ", folder.path())
+          .c_str());
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   if (code == kSkip) GTEST_SKIP() << "needs python3-pil, which tools/setup installs";
   ASSERT_EQ(code, 0);

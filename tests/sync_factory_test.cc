@@ -1,15 +1,15 @@
 // What the factory takes and refuses besides a combination of topology, link, update, consistency
 // and device, which are in tests/factory_conformance_test.cc: owners, weights, compression.
 
-#include "join/sync_factory.h"
+#include "gradsync/join/sync_factory.h"
 
 #include <memory>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "allreduce/fake_nccl.h"
-#include "gpu/fake_gpu.h"
-#include "group/in_memory_store.h"
+#include "core/gpu/fake_gpu.h"
+#include "core/group/in_memory_store.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

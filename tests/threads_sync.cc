@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/deadline.h"
-#include "base/kernels.h"
-#include "base/mutex.h"
-#include "sync/flat_buckets.h"
+#include "core/base/deadline.h"
+#include "core/base/kernels.h"
+#include "core/base/mutex.h"
+#include "core/sync/flat_buckets.h"
 
 namespace gradsync {
 namespace {

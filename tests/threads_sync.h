@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "sync/gradient_sync.h"
+#include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 

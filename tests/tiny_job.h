@@ -1,5 +1,5 @@
-// What tests train: TinyModule (ddp/tiny_module.h) with values and inputs that are the same in
-// every run.
+// What tests train: TinyModule (gradsync/ddp/tiny_module.h) with values and inputs that are the
+// same in every run.
 
 #ifndef GRADSYNC_TESTS_TINY_JOB_H_
 #define GRADSYNC_TESTS_TINY_JOB_H_
@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "ATen/ops/zeros.h"
-#include "ddp/tiny_module.h"
+#include "gradsync/ddp/tiny_module.h"
 
 namespace gradsync {
 

@@ -14,14 +14,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/temporary_folder.h"
+#include "core/base/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"
 #include "tests/worker_processes.h"
 #include "tools/local_job.h"
-#include "trace/trace_reader.h"
+#include "worker/trace/trace_reader.h"
 
 namespace gradsync {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
-#include "base/monotonic_time.h"
+#include "core/base/monotonic_time.h"
 #include "tests/virtual_job.h"
 
 namespace gradsync {

@@ -16,22 +16,22 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "allreduce/ring_gradient_sync.h"
-#include "base/activity.h"
-#include "base/deadline.h"
-#include "base/status_macros.h"
-#include "group/grpc_store.h"
-#include "group/heartbeat.h"
-#include "group/liveness.h"
-#include "group/sync_handle.h"
-#include "group/watchdog.h"
-#include "group/worker_group.h"
-#include "plan/consistency.h"
-#include "plan/plan.h"
-#include "plan/step_options.h"
-#include "ps_client/ps_gradient_sync.h"
+#include "core/base/activity.h"
+#include "core/base/deadline.h"
+#include "core/base/status_macros.h"
+#include "core/group/grpc_store.h"
+#include "core/group/heartbeat.h"
+#include "core/group/liveness.h"
+#include "core/group/sync_handle.h"
+#include "core/group/watchdog.h"
+#include "core/group/worker_group.h"
+#include "core/plan/consistency.h"
+#include "core/plan/plan.h"
+#include "core/plan/step_options.h"
+#include "core/sync/flat_buckets.h"
+#include "core/sync/gradient_sync.h"
+#include "ps_server/client/ps_gradient_sync.h"
 #include "ps_server/server.h"
-#include "sync/flat_buckets.h"
-#include "sync/gradient_sync.h"
 #include "tests/reference.h"
 #include "tests/virtual_network.h"
 #include "tests/virtual_store.h"
@@ -201,7 +201,7 @@ class VirtualJob {
   VirtualJobResult result_;
 };
 
-// A rank as join/meet.h and train/trainer.h make it, without tensors.
+// A rank as gradsync/join/meet.h and worker/train/trainer.h make it, without tensors.
 absl::Status VirtualJob::Rank(int rank) {
   world_.Sleep(world_.DrawDuration(absl::ZeroDuration(), absl::Milliseconds(3)));
   WorkerGroup group;
@@ -341,7 +341,7 @@ void VirtualJob::CheckBits(int rank, int step, const std::vector<BucketMemory>& 
   }
 }
 
-// In its first step nobody counts as stuck (group/liveness.h).
+// In its first step nobody counts as stuck (core/group/liveness.h).
 void VirtualJob::Compute(int rank, int step) {
   world_.Sleep(world_.DrawDuration(absl::ZeroDuration(), absl::Milliseconds(4)));
   if (step > 1 && stuck_.count(rank) > 0 && !culprits_.count(rank)) {
@@ -393,7 +393,7 @@ void VirtualJob::Strike() {
   result_.fault_happened = options_.fault != VirtualFault::kNone;
   world_.Log(
       absl::StrCat("fault: ", VirtualFaultName(options_.fault), " of ", world_.name(victim)));
-  // Goodbyes take five seconds at most (join/meet.h).
+  // Goodbyes take five seconds at most (gradsync/join/meet.h).
   const absl::Duration pause = world_.DrawDuration(
       absl::Milliseconds(500), std::min(0.7 * options_.failure_timeout, absl::Seconds(4)));
   switch (options_.fault) {

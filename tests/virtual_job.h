@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "plan/consistency.h"
-#include "plan/update_site.h"
+#include "core/plan/consistency.h"
+#include "core/plan/update_site.h"
 
 namespace gradsync {
 

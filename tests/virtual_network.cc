@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
-#include "base/deadline.h"
-#include "base/suspicion.h"
+#include "core/base/deadline.h"
+#include "core/base/suspicion.h"
 
 namespace gradsync {
 namespace {

@@ -17,8 +17,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "links/frame_stream.h"
-#include "links/silence.h"
+#include "core/links/frame_stream.h"
+#include "core/links/silence.h"
 #include "tests/virtual_world.h"
 
 namespace gradsync {
@@ -26,7 +26,7 @@ namespace gradsync {
 // As kind as TCP and no kinder. A stream keeps its order, streams overtake each other; a frame's
 // bytes are read when it leaves, and given back then or later; payloads come in odd parts. A
 // process that dies resets its streams. A cut is noticed as streams over gRPC notice it
-// (links/silence.h), and that a process is stopped after 40 seconds.
+// (core/links/silence.h), and that a process is stopped after 40 seconds.
 //
 // Belongs to one world, which it must outlive. Not thread-safe, as everything there.
 class VirtualNetwork {
@@ -75,7 +75,8 @@ class VirtualNetwork {
                   std::function<void(int process, bool silent)> lost);
   void End(SessionId session) { sessions_.erase(session); }
 
-  // What was done against the contract of links/frame_stream.h: memory changed while it was lent.
+  // What was done against the contract of core/links/frame_stream.h: memory changed while it was
+  // lent.
   const absl::Status& wrong() const { return wrong_; }
 
  private:

@@ -12,15 +12,15 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "base/alarm_clock.h"
-#include "base/thread.h"
-#include "group/in_memory_store.h"
-#include "group/store_map.h"
+#include "core/base/alarm_clock.h"
+#include "core/base/thread.h"
+#include "core/group/in_memory_store.h"
+#include "core/group/store_map.h"
 
 namespace gradsync {
 namespace {
 
-// As group/grpc_store_client.cc has it.
+// As core/group/grpc_store_client.cc has it.
 constexpr absl::Duration kGrace = absl::Seconds(2);
 
 Deadline WithGrace(Deadline deadline) { return Deadline::In(deadline.remaining() + kGrace); }

@@ -1,5 +1,5 @@
 // The rendezvous store between the processes of a VirtualWorld: the map, the alarm clocks and the
-// rules of group/grpc_store.h, with messages of a VirtualNetwork in place of gRPC.
+// rules of core/group/grpc_store.h, with messages of a VirtualNetwork in place of gRPC.
 
 #ifndef GRADSYNC_TESTS_VIRTUAL_STORE_H_
 #define GRADSYNC_TESTS_VIRTUAL_STORE_H_
@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/deadline.h"
-#include "group/grpc_store.h"
-#include "group/key_value_store.h"
+#include "core/base/deadline.h"
+#include "core/group/grpc_store.h"
+#include "core/group/key_value_store.h"
 #include "tests/virtual_network.h"
 #include "tests/virtual_world.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/sanitizers.h"
+#include "core/base/sanitizers.h"
 
 #if defined(GRADSYNC_ADDRESS_SANITIZER)
 #define GRADSYNC_ASAN_FIBERS 1

@@ -22,7 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/scheduler.h"
+#include "core/base/scheduler.h"
 
 namespace gradsync {
 

@@ -1,4 +1,5 @@
-// What the transports count must be what plan/wire_traffic.h says, to the byte and to the message:
+// What the transports count must be what core/plan/wire_traffic.h says, to the byte and to the
+// message:
 // for every topology, update site, number of workers and of servers, in steps and in broadcasts.
 
 #include <functional>
@@ -11,14 +12,14 @@
 #include "absl/time/clock.h"
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
-#include "group/in_memory_store.h"
+#include "core/group/in_memory_store.h"
+#include "core/links/grpc_stream.h"
+#include "core/links/in_process_stream.h"
+#include "core/plan/codec.h"
+#include "core/plan/cost_model.h"
+#include "core/plan/wire_traffic.h"
 #include "gtest/gtest.h"
-#include "links/grpc_stream.h"
-#include "links/in_process_stream.h"
-#include "plan/codec.h"
-#include "plan/cost_model.h"
-#include "plan/wire_traffic.h"
-#include "ps_client/ps_gradient_sync.h"
+#include "ps_server/client/ps_gradient_sync.h"
 #include "ps_server/server.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "base/sanitizers.h"
+#include "core/base/sanitizers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"
@@ -118,8 +118,8 @@ TEST_P(DivergenceTest, EndsTheJobAndNamesStepAndRank) {
   const Divergence& d = GetParam();
   LocalJobOptions options =
       SmallJob(d.workers, d.servers,
-               With({"--topology=" + d.topology, "--model=" + d.model, "--lr=1e30",
-                     "--steps=12", "--momentum=0", "--weight_decay=0"},
+               With({"--topology=" + d.topology, "--model=" + d.model, "--lr=1e30", "--steps=12",
+                     "--momentum=0", "--weight_decay=0"},
                     d.flags));
   std::map<std::string, std::vector<std::string>> errors;
   options.on_line = [&errors](absl::string_view process, absl::string_view line, bool is_stderr) {
@@ -142,7 +142,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Divergence{"resnet18", "local", 1, 0, {"--stem=cifar"}},
                       Divergence{"mlp", "ring", 2, 0, {}},
                       Divergence{"mlp", "ring", 2, 0, {"--link=grpc", "--update=owner"}},
-                      Divergence{"resnet18", "ring", 2, 0, {"--stem=cifar"}}, Divergence{"mlp", "ps", 2, 1, {}},
+                      Divergence{"resnet18", "ring", 2, 0, {"--stem=cifar"}},
+                      Divergence{"mlp", "ps", 2, 1, {}},
                       Divergence{"mlp", "ps", 2, 1, {"--link=grpc", "--update=owner"}},
                       Divergence{"mlp", "ps", 2, 1, {"--update=owner", "--consistency=ssp:2"}},
                       Divergence{"resnet18", "ps", 2, 1, {"--link=grpc", "--stem=cifar"}}));

@@ -41,7 +41,7 @@ class GpuSlotTest(unittest.TestCase):
 
     def test_a_stage_that_fails_stops_nothing_and_all_is_in_the_log(self):
         self.program("worker/worker", "echo no such model; exit 3")
-        self.program("gpu/open_gpu_test", "echo skipped, no GPU")
+        self.program("core/gpu/open_gpu_test", "echo skipped, no GPU")
         status, lines, _ = self.slot("warm-up,device,nccl")
         self.assertEqual(lines, ["FAILED warm-up: worker: exit status 3", "FAILED nccl: open_nccl_test: exit status 127",
                                  "PASSED device", "1 passed, 2 failed, 0 skipped"])
@@ -53,7 +53,7 @@ class GpuSlotTest(unittest.TestCase):
 
     def test_what_hangs_and_what_it_started_is_ended_at_its_limit_and_the_rest_skipped_without_time(self):
         self.program("worker/worker", f"sleep 1000 & echo $! > {self.folder}/child; wait")
-        self.program("gpu/open_gpu_test", "exit 0")
+        self.program("core/gpu/open_gpu_test", "exit 0")
         begin = time.monotonic()
         status, lines, _ = self.slot("warm-up,device", "--budget=21.5")
         self.assertLess(time.monotonic() - begin, 40)
@@ -66,7 +66,7 @@ class GpuSlotTest(unittest.TestCase):
 
     def test_checks_run_side_by_side_and_the_log_has_them_in_pieces(self):
         meets = "echo {0} begins; touch ../{0}; until [ -e ../{1} ]; do sleep 0.01; done; echo {0} ends"
-        self.program("gpu/open_gpu_test", meets.format("one", "two"))
+        self.program("core/gpu/open_gpu_test", meets.format("one", "two"))
         self.program("worker/worker", meets.format("two", "one"))
         status, lines, _ = self.slot("device,alone-fast")
         self.assertEqual(sorted(lines), ["2 passed, 0 failed, 0 skipped", "PASSED alone-fast", "PASSED device"])
@@ -77,7 +77,7 @@ class GpuSlotTest(unittest.TestCase):
 
     def test_a_program_under_another_one_is_found_where_it_was_carried(self):
         self.program("bin/compute-sanitizer", 'while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"')
-        self.program("gpu/open_gpu_test", "echo looked into")
+        self.program("core/gpu/open_gpu_test", "echo looked into")
         path = f"{self.folder}/bin:{os.environ['PATH']}"
         result = subprocess.run([sys.executable, str(self.folder / "tools/gpu_slot"), "run", f"--out={self.out}", "--device=cuda:0",
                                  "--only=memcheck-kernels"], env=dict(os.environ, PATH=path), stdout=subprocess.DEVNULL)

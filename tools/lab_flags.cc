@@ -4,9 +4,9 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/string_view.h"
-#include "base/byte_sizes.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
+#include "core/base/byte_sizes.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
 
 ABSL_FLAG(gradsync::ByteSize, burst, gradsync::ByteSize{gradsync::NetworkLabOptions().burst_bytes},
           "emulated links: what one may pass at once after a pause; 0: what it carries in 5 ms, "

@@ -17,13 +17,13 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "base/flag_error.h"
-#include "base/flags.h"
-#include "base/last_words.h"
-#include "base/process_limits.h"
-#include "base/program_main.h"
-#include "base/status_macros.h"
-#include "base/version.h"
+#include "core/base/flag_error.h"
+#include "core/base/flags.h"
+#include "core/base/last_words.h"
+#include "core/base/process_limits.h"
+#include "core/base/program_main.h"
+#include "core/base/status_macros.h"
+#include "core/base/version.h"
 #include "tools/local_job.h"
 #include "tools/runfiles.h"
 #include "tools/worker_flags.h"
@@ -92,7 +92,7 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, const ParsedFlag
   for (const std::string& flag : flags.SecurityOfServers()) job.server_flags.push_back(flag);
   // The others notice before, where there are any, and say more.
   job.stopped = flags.FailureTimeout() + absl::Seconds(1);
-  // Rank 0 ends when the others have left, or after it has waited for them (join/meet.h).
+  // Rank 0 ends when the others have left, or after it has waited for them (gradsync/join/meet.h).
   if (flags.Synchronised(job.servers)) job.outlive = flags.FailureTimeout() + absl::Seconds(5);
   job.worker_flags = flags.TimeoutOfWorkers(timeout, given);
   if (!flags.Has("threads")) {

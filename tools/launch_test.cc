@@ -14,8 +14,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/process_limits.h"
-#include "base/write_file.h"
+#include "core/base/process_limits.h"
+#include "core/base/write_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/test_program.h"

@@ -37,8 +37,8 @@ struct LocalJobOptions {
   std::function<std::vector<std::string>(int rank)> worker_environment;
 
   // Where the processes run: each on the host of `lab` that `hosts` has for it, workers by rank and
-  // then servers (as plan/wire_traffic.h numbers them), where it listens at the host's address.
-  // Without a lab all run where the caller does, and listen at 127.0.0.1. Not owned.
+  // then servers (as core/plan/wire_traffic.h numbers them), where it listens at the host's
+  // address. Without a lab all run where the caller does, and listen at 127.0.0.1. Not owned.
   const NetworkLab* lab = nullptr;
   std::vector<int> hosts;
 
@@ -99,7 +99,8 @@ struct LocalJobResult {
   std::vector<std::string> server_metrics;
 };
 
-// A failed job's own words, from the culprit on if they name one (base/culprit.h), then who failed:
+// A failed job's own words, from the culprit on if they name one (core/base/culprit.h), then who
+// failed:
 // "rank 0 lost: ... [worker 1 (pid 123): exit code 1]".
 std::string DescribeFailure(const LocalJobResult& result);
 

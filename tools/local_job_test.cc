@@ -16,9 +16,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/deadline.h"
-#include "base/monotonic_time.h"
-#include "base/mutex.h"
+#include "core/base/deadline.h"
+#include "core/base/monotonic_time.h"
+#include "core/base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "base/deadline.h"
+#include "core/base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/network_lab.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/status_macros.h"
+#include "core/base/status_macros.h"
 #include "tools/subprocess.h"
 
 namespace gradsync {

@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/deadline.h"
+#include "core/base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/subprocess.h"

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "group/launch_environment.h"
+#include "core/group/launch_environment.h"
 
 extern char** environ;
 

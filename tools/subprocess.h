@@ -35,8 +35,8 @@ struct SubprocessOptions {
 };
 
 // The environment of a child, null at its end: this process's own variables without those that a
-// launcher has set for this process (group/launch_environment.h), which would be wrong for a child,
-// and `more`, NAME=value each, over them. Points into `more` and the environment.
+// launcher has set for this process (core/group/launch_environment.h), which would be wrong for a
+// child, and `more`, NAME=value each, over them. Points into `more` and the environment.
 std::vector<char*> ChildEnvironment(const std::vector<std::string>& more);
 
 // A child in its own process group, so that a terminal's Ctrl-C reaches only this process, which

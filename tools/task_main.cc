@@ -6,8 +6,8 @@
 //   srun -n 4 bazel-bin/tools/task -- --topology=ring --model=mlp --steps=20
 //
 // Of the launcher's tasks the last --servers become servers, the others workers
-// (group/task_role.h). This process is replaced by the other program, so signals and exit codes are
-// that one's.
+// (core/group/task_role.h). This process is replaced by the other program, so signals and exit
+// codes are that one's.
 
 #include <unistd.h>
 
@@ -21,14 +21,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/flag_error.h"
-#include "base/flags.h"
-#include "base/last_words.h"
-#include "base/program_main.h"
-#include "base/status_macros.h"
-#include "base/version.h"
-#include "group/launch_environment.h"
-#include "group/task_role.h"
+#include "core/base/flag_error.h"
+#include "core/base/flags.h"
+#include "core/base/last_words.h"
+#include "core/base/program_main.h"
+#include "core/base/status_macros.h"
+#include "core/base/version.h"
+#include "core/group/launch_environment.h"
+#include "core/group/task_role.h"
 #include "tools/runfiles.h"
 #include "tools/worker_flags.h"
 

@@ -25,9 +25,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "base/flags.h"
-#include "base/program_main.h"
-#include "base/write_file.h"
+#include "core/base/flags.h"
+#include "core/base/program_main.h"
+#include "core/base/write_file.h"
 
 ABSL_FLAG(std::string, listen, "", "makes this a server");
 ABSL_FLAG(std::string, topology, "local", "printed");

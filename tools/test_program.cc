@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
-#include "base/deadline.h"
+#include "core/base/deadline.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -9,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "base/flags.h"
-#include "base/program_main.h"
-#include "base/status_macros.h"
-#include "base/yaml_flags.h"
-#include "plan/job_spec.h"
+#include "core/base/flags.h"
+#include "core/base/program_main.h"
+#include "core/base/status_macros.h"
+#include "core/base/yaml_flags.h"
+#include "core/plan/job_spec.h"
 #include "worker/flag_topics.h"
 
 namespace gradsync {

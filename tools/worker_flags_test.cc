@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/write_file.h"
+#include "core/base/write_file.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

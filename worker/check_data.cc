@@ -8,11 +8,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/process_limits.h"
-#include "base/program_main.h"
-#include "base/status_macros.h"
-#include "data/check_samples.h"
-#include "train/job_data.h"
+#include "core/base/process_limits.h"
+#include "core/base/program_main.h"
+#include "core/base/status_macros.h"
+#include "worker/data/check_samples.h"
+#include "worker/train/job_data.h"
 
 namespace gradsync {
 namespace {

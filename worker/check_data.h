@@ -3,7 +3,7 @@
 #ifndef GRADSYNC_WORKER_CHECK_DATA_H_
 #define GRADSYNC_WORKER_CHECK_DATA_H_
 
-#include "train/trainer_options.h"
+#include "worker/train/trainer_options.h"
 
 namespace gradsync {
 

@@ -9,10 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/flag_error.h"
-#include "base/program_main.h"
-#include "base/status_macros.h"
-#include "checkpoint/read_weights.h"
+#include "core/base/flag_error.h"
+#include "core/base/program_main.h"
+#include "core/base/status_macros.h"
+#include "worker/checkpoint/read_weights.h"
 
 ABSL_FLAG(
     bool, evaluate_only, false,

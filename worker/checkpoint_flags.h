@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "train/checkpoint_options.h"
+#include "worker/train/checkpoint_options.h"
 
 namespace gradsync {
 

@@ -6,16 +6,16 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "base/flag_effects.h"
-#include "base/program_main.h"
-#include "base/status_macros.h"
-#include "base/version.h"
-#include "base/yaml_flags.h"
-#include "models/model_table.h"
-#include "plan/job_spec.h"
+#include "core/base/flag_effects.h"
+#include "core/base/program_main.h"
+#include "core/base/status_macros.h"
+#include "core/base/version.h"
+#include "core/base/yaml_flags.h"
+#include "core/plan/job_spec.h"
 #include "torch/version.h"
 #include "worker/flag_effects.h"
 #include "worker/flag_topics.h"
+#include "worker/models/model_table.h"
 
 ABSL_FLAG(std::string, config, "",
           "YAML file that sets flags by their names (docs/running.md); flags of the command line "

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/flags.h"
-#include "join/join.h"
+#include "core/base/flags.h"
+#include "gradsync/join/join.h"
 #include "worker/effective_flags.h"
 
 namespace gradsync {

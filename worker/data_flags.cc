@@ -4,11 +4,11 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "base/byte_sizes.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
-#include "data/image_folder.h"
-#include "data/sampler.h"
+#include "core/base/byte_sizes.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
+#include "worker/data/image_folder.h"
+#include "worker/data/sampler.h"
 
 ABSL_FLAG(int, image_size, 0,
           "height and width of the samples of an image folder, at most 1024; 0: 224");

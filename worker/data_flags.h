@@ -5,7 +5,7 @@
 #define GRADSYNC_WORKER_DATA_FLAGS_H_
 
 #include "absl/status/status.h"
-#include "train/trainer_options.h"
+#include "worker/train/trainer_options.h"
 
 namespace gradsync {
 

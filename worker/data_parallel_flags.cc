@@ -5,8 +5,8 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/flag_error.h"
-#include "plan/precision.h"
+#include "core/base/flag_error.h"
+#include "core/plan/precision.h"
 
 ABSL_FLAG(int, data_parallel, 1,
           "replicas of the model in this process, among which each batch is cut into equal parts, "

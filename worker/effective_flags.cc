@@ -9,9 +9,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
-#include "base/status_macros.h"
-#include "base/write_file.h"
-#include "base/yaml_flags.h"
+#include "core/base/status_macros.h"
+#include "core/base/write_file.h"
+#include "core/base/yaml_flags.h"
 
 namespace gradsync {
 namespace {

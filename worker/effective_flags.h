@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/flags.h"
+#include "core/base/flags.h"
 
 namespace gradsync {
 

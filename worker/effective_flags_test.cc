@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "base/flags.h"
-#include "base/yaml_flags.h"
+#include "core/base/flags.h"
+#include "core/base/yaml_flags.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "base/flag_effects.h"
+#include "core/base/flag_effects.h"
 
 namespace gradsync {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "base/flags.h"
+#include "core/base/flags.h"
 
 namespace gradsync {
 

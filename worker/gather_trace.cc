@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/trace_recorder.h"
-#include "group/process_trace.h"
+#include "core/base/status_macros.h"
+#include "core/base/trace_recorder.h"
+#include "core/group/process_trace.h"
 
 namespace gradsync {
 namespace {

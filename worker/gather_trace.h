@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/deadline.h"
-#include "group/worker_group.h"
+#include "core/base/deadline.h"
+#include "core/group/worker_group.h"
 #include "proto/step_trace.pb.h"
 
 namespace gradsync {

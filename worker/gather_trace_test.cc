@@ -8,10 +8,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/deadline.h"
-#include "base/trace_recorder.h"
-#include "group/in_memory_store.h"
-#include "group/worker_group.h"
+#include "core/base/deadline.h"
+#include "core/base/trace_recorder.h"
+#include "core/group/in_memory_store.h"
+#include "core/group/worker_group.h"
 #include "gtest/gtest.h"
 #include "proto/step_trace.pb.h"
 

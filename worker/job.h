@@ -13,7 +13,7 @@ namespace gradsync {
 struct JobOutcome {
   absl::Status status;
   bool started = false;  // whether training had begun
-  // Whether it did not begin because of others (group/group_error.h).
+  // Whether it did not begin because of others (core/group/group_error.h).
   bool failed_by_others = false;
   int signal = 0;        // that ended the job in good order before its last step; 0: none
   std::string ended_by;  // for people: by what, where, and what is left of it; empty: by itself

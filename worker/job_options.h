@@ -6,11 +6,11 @@
 #include <functional>
 #include <string>
 
-#include "join/join.h"
-#include "train/trainer.h"
+#include "gradsync/join/join.h"
 #include "worker/effective_flags.h"
 #include "worker/live_metrics.h"
 #include "worker/seeing_options.h"
+#include "worker/train/trainer.h"
 
 namespace gradsync {
 
@@ -25,7 +25,7 @@ struct JobOptions {
   EffectiveFlags flags;    // where all of this comes from, for records
   // The number of the signal that asks this worker to end, or 0; it may be set at any time. Null:
   // nobody asks. `catch_interrupt` is called before the first step: from then on the job drains
-  // (group/drain.h).
+  // (core/group/drain.h).
   const std::atomic<int>* interrupt = nullptr;
   std::function<void()> catch_interrupt;
   LiveMetricsOptions live_metrics;

@@ -9,12 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/status_macros.h"
-#include "base/version.h"
-#include "base/write_file.h"
-#include "plan/consistency.h"
-#include "plan/job_spec.h"
-#include "plan/update_site.h"
+#include "core/base/status_macros.h"
+#include "core/base/version.h"
+#include "core/base/write_file.h"
+#include "core/plan/consistency.h"
+#include "core/plan/job_spec.h"
+#include "core/plan/update_site.h"
 
 namespace gradsync {
 namespace {

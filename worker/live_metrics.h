@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/metrics_server.h"
-#include "base/snapshot.h"
-#include "group/wire_stats.h"
-#include "sync/gradient_sync.h"
-#include "train/trainer.h"
+#include "core/base/metrics_server.h"
+#include "core/base/snapshot.h"
+#include "core/group/wire_stats.h"
+#include "core/sync/gradient_sync.h"
+#include "worker/train/trainer.h"
 
 namespace gradsync {
 

@@ -5,9 +5,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
-#include "plan/shard_map.h"
-#include "plan/sharded_job.h"
-#include "plan/update_site.h"
+#include "core/plan/shard_map.h"
+#include "core/plan/sharded_job.h"
+#include "core/plan/update_site.h"
 
 namespace gradsync {
 namespace {

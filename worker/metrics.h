@@ -5,10 +5,10 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "pipeline/pipeline_place.h"
-#include "sync/gradient_sync.h"
-#include "train/trainer.h"
+#include "core/pipeline/pipeline_place.h"
+#include "core/sync/gradient_sync.h"
 #include "worker/job_options.h"
+#include "worker/train/trainer.h"
 
 namespace gradsync {
 

@@ -3,7 +3,7 @@
 #ifndef GRADSYNC_WORKER_MODEL_FLAGS_H_
 #define GRADSYNC_WORKER_MODEL_FLAGS_H_
 
-#include "models/model_options.h"
+#include "worker/models/model_options.h"
 
 namespace gradsync {
 

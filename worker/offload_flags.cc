@@ -6,10 +6,10 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
-#include "plan/job_spec.h"
-#include "plan/update_site.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
+#include "core/plan/job_spec.h"
+#include "core/plan/update_site.h"
 #include "worker/sharding_flags.h"
 
 ABSL_DECLARE_FLAG(int, zero);

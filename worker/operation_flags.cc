@@ -6,9 +6,9 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "base/flag_error.h"
-#include "base/program_main.h"
-#include "base/status_macros.h"
+#include "core/base/flag_error.h"
+#include "core/base/program_main.h"
+#include "core/base/status_macros.h"
 
 ABSL_FLAG(
     int, metrics_port, -1,

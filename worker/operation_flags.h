@@ -4,7 +4,7 @@
 #define GRADSYNC_WORKER_OPERATION_FLAGS_H_
 
 #include "absl/status/statusor.h"
-#include "base/log_line.h"
+#include "core/base/log_line.h"
 #include "worker/live_metrics.h"
 
 namespace gradsync {

@@ -6,14 +6,14 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
-#include "group/mesh.h"
-#include "plan/codec.h"
-#include "plan/consistency.h"
-#include "plan/job_spec.h"
-#include "plan/pipeline_schedule.h"
-#include "plan/precision.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
+#include "core/group/mesh.h"
+#include "core/plan/codec.h"
+#include "core/plan/consistency.h"
+#include "core/plan/job_spec.h"
+#include "core/plan/pipeline_schedule.h"
+#include "core/plan/precision.h"
 #include "worker/checkpoint_flags.h"
 
 namespace {
@@ -29,16 +29,19 @@ ABSL_FLAG(
     "samples (those along shard with --zero), those along pipeline hold other blocks of the model, "
     "those along tensor parts of its layers; the first named is the slowest in the order of ranks, "
     "and the product is the world size; empty: all along data");
-ABSL_FLAG(int, model_parallel, 1,
-          "stages of the model in this process, each computed by a thread of its own with its share "
-          "of --threads, at least one; the same bits as --accumulate of as many batches");
+ABSL_FLAG(
+    int, model_parallel, 1,
+    "stages of the model in this process, each computed by a thread of its own with its share "
+    "of --threads, at least one; the same bits as --accumulate of as many batches");
 ABSL_FLAG(std::string, pipeline_schedule, kSchedule,
           "with stages, who computes what when: naive (one micro-batch after the other), gpipe "
           "(all forwards, then all backwards) or 1f1b (in turns, which needs less memory)");
-ABSL_FLAG(int64_t, micro_batches, 1,
-          "with --mesh or --model_parallel: batches of --batch_size that make a step, and of which several are under "
-          "way in a pipeline; the same parameters as with --accumulate of as many in one process, and "
-          "running statistics of BatchNorm as of one batch of all");
+ABSL_FLAG(
+    int64_t, micro_batches, 1,
+    "with --mesh or --model_parallel: batches of --batch_size that make a step, and of which "
+    "several are under "
+    "way in a pipeline; the same parameters as with --accumulate of as many in one process, and "
+    "running statistics of BatchNorm as of one batch of all");
 ABSL_FLAG(std::string, split, kSplit,
           "with stages: the blocks (--describe_model) before which stages begin, as 4,7; or auto, "
           "by the time that each block takes on rank 0");
@@ -101,7 +104,8 @@ absl::Status PipelineFromFlags(JobOptions* job) {
   job->trainer.model_parallel = local_stages;
   const bool whole = mesh.empty() && local_stages == 1;
   if (micro_batches < 1 || (micro_batches > 1 && whole)) {
-    return FlagError("micro_batches", whole ? "1 without --mesh and --model_parallel" : "at least 1",
+    return FlagError("micro_batches",
+                     whole ? "1 without --mesh and --model_parallel" : "at least 1",
                      absl::StrCat(micro_batches));
   }
   if (micro_batches > 1 && job->trainer.accumulate > 1) {
@@ -120,7 +124,8 @@ absl::Status PipelineFromFlags(JobOptions* job) {
        {std::make_tuple("pipeline_schedule", kSchedule, absl::GetFlag(FLAGS_pipeline_schedule)),
         std::make_tuple("split", kSplit, pipeline.split)}) {
     if (found == plain) continue;
-    return FlagError(flag, absl::StrCat(plain, " without stages (--mesh=pipeline=N, --model_parallel=N)"),
+    return FlagError(flag,
+                     absl::StrCat(plain, " without stages (--mesh=pipeline=N, --model_parallel=N)"),
                      found);
   }
   return absl::OkStatus();

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "plan/job_spec.h"
+#include "core/plan/job_spec.h"
 #include "worker/job_options.h"
 
 namespace gradsync {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "base/monotonic_time.h"
-#include "train/trainer.h"
+#include "core/base/monotonic_time.h"
+#include "worker/train/trainer.h"
 
 namespace gradsync {
 

@@ -1,10 +1,10 @@
 #include "worker/progress.h"
 
 #include "absl/time/time.h"
-#include "base/monotonic_time.h"
+#include "core/base/monotonic_time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "train/trainer.h"
+#include "worker/train/trainer.h"
 
 namespace gradsync {
 namespace {

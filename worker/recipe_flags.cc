@@ -7,11 +7,11 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
-#include "plan/consistency.h"
-#include "plan/optimizer_spec.h"
-#include "train/recipe.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
+#include "core/plan/consistency.h"
+#include "core/plan/optimizer_spec.h"
+#include "worker/train/recipe.h"
 
 ABSL_FLAG(std::string, optimizer, "sgd", "optimizer: sgd, adam or adamw");
 ABSL_FLAG(double, momentum, 0.9, "momentum of sgd");

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/flags.h"
-#include "plan/job_spec.h"
-#include "train/trainer_options.h"
+#include "core/base/flags.h"
+#include "core/plan/job_spec.h"
+#include "worker/train/trainer_options.h"
 
 namespace gradsync {
 

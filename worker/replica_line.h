@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "train/step_times.h"
+#include "worker/train/step_times.h"
 
 namespace gradsync {
 

@@ -11,13 +11,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
-#include "base/trace_recorder.h"
-#include "join/join.h"
-#include "plan/plan.h"
-#include "trace/tensorboard_file.h"
-#include "train/trainer.h"
+#include "core/base/trace_recorder.h"
+#include "core/plan/plan.h"
+#include "gradsync/join/join.h"
 #include "worker/progress.h"
 #include "worker/seeing_options.h"
+#include "worker/trace/tensorboard_file.h"
+#include "worker/train/trainer.h"
 
 namespace gradsync {
 

@@ -10,12 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "base/flag_error.h"
-#include "base/program_main.h"
-#include "base/rate.h"
-#include "base/status_macros.h"
-#include "plan/placement.h"
-#include "train/kineto_trace.h"
+#include "core/base/flag_error.h"
+#include "core/base/program_main.h"
+#include "core/base/rate.h"
+#include "core/base/status_macros.h"
+#include "core/plan/placement.h"
+#include "worker/train/kineto_trace.h"
 
 ABSL_FLAG(std::string, trace, "",
           "file for a trace of some steps of all workers and servers on one clock, which rank 0 "

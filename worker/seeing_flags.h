@@ -2,7 +2,7 @@
 #define GRADSYNC_WORKER_SEEING_FLAGS_H_
 
 #include "absl/status/statusor.h"
-#include "join/agree_on_flags.h"
+#include "gradsync/join/agree_on_flags.h"
 #include "worker/seeing_options.h"
 
 namespace gradsync {

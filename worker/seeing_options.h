@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "plan/placement.h"
-#include "train/kineto_trace.h"
+#include "core/plan/placement.h"
+#include "worker/train/kineto_trace.h"
 
 namespace gradsync {
 

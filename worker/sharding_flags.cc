@@ -5,10 +5,10 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
-#include "plan/update_site.h"
-#include "plan/zero.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
+#include "core/plan/update_site.h"
+#include "core/plan/zero.h"
 
 ABSL_FLAG(int, zero, 0,
           "what owners (ranks of a ring, or servers) keep for all: 1: the optimizer's state, as "

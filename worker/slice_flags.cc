@@ -5,10 +5,10 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
-#include "group/mesh.h"
-#include "plan/job_spec.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
+#include "core/group/mesh.h"
+#include "core/plan/job_spec.h"
 #include "worker/pipeline_flags.h"
 
 ABSL_FLAG(

@@ -6,14 +6,14 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/byte_sizes.h"
-#include "base/program_main.h"
-#include "base/status_macros.h"
-#include "base/straggler.h"
-#include "models/model_table.h"
-#include "train/precision.h"
+#include "core/base/byte_sizes.h"
+#include "core/base/program_main.h"
+#include "core/base/status_macros.h"
+#include "core/base/straggler.h"
 #include "worker/model_flags.h"
+#include "worker/models/model_table.h"
 #include "worker/recipe_flags.h"
+#include "worker/train/precision.h"
 
 ABSL_FLAG(std::string, model, "resnet18",
           absl::StrCat("model to train: ", gradsync::ListOfModels()));

@@ -1,11 +1,11 @@
 // The flags of the job itself: what is trained, on what and how, with the recipe of recipe_flags.h.
-// Who takes part, and by which topology, are flags of main.cc and join/sync_flags.h.
+// Who takes part, and by which topology, are flags of main.cc and gradsync/join/sync_flags.h.
 
 #ifndef GRADSYNC_WORKER_TRAINING_FLAGS_H_
 #define GRADSYNC_WORKER_TRAINING_FLAGS_H_
 
 #include "absl/status/statusor.h"
-#include "train/trainer_options.h"
+#include "worker/train/trainer_options.h"
 
 namespace gradsync {
 

@@ -11,16 +11,16 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "allreduce/open_nccl.h"
-#include "base/flag_error.h"
-#include "base/rate.h"
-#include "base/status_macros.h"
-#include "base/straggler.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/records/table.h"
-#include "data/open_dataset.h"
-#include "data/open_tokens.h"
-#include "models/model_table.h"
+#include "core/base/flag_error.h"
+#include "core/base/rate.h"
+#include "core/base/status_macros.h"
+#include "core/base/straggler.h"
+#include "worker/data/open_dataset.h"
+#include "worker/data/open_tokens.h"
+#include "worker/models/model_table.h"
 
 namespace gradsync {
 namespace {

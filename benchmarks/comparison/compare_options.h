@@ -60,7 +60,7 @@ std::string Describe(const Configuration& configuration);
 
 // Sets the device that all workers will take; where no links were asked for, all that this build
 // has for it; and what --offload says about the owners: on GPUs its values are other names for some
-// of --zero's, over links of the host. `check` is CheckGpu() (gpu/open_gpu.h). Errors:
+// of --zero's, over links of the host. `check` is CheckGpu() (core/gpu/open_gpu.h). Errors:
 // INVALID_ARGUMENT naming the flag; those of ResolveDevice().
 absl::Status ResolveLinksAndDevice(const GpuChecker& check, CompareOptions* options);
 

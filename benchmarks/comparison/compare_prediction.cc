@@ -8,8 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "base/status_macros.h"
-#include "base/straggler.h"
 #include "benchmarks/comparison/followed_flags.h"
 #include "benchmarks/options/mesh_flags.h"
 #include "benchmarks/prediction/mesh_prediction.h"
@@ -17,7 +15,9 @@
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/ranks/run_program.h"
 #include "benchmarks/records/run_job.h"
-#include "plan/pipeline_schedule.h"
+#include "core/base/status_macros.h"
+#include "core/base/straggler.h"
+#include "core/plan/pipeline_schedule.h"
 
 namespace gradsync {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <map>
 
+#include "core/plan/stripes.h"
 #include "gtest/gtest.h"
-#include "plan/stripes.h"
 
 namespace gradsync {
 namespace {

@@ -6,9 +6,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/flag_error.h"
-#include "base/rate.h"
 #include "benchmarks/options/flag_checks.h"
+#include "core/base/flag_error.h"
+#include "core/base/rate.h"
 
 namespace gradsync {
 namespace {

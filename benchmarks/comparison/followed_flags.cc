@@ -8,11 +8,11 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/options/placed_job.h"
-#include "plan/precision.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
+#include "core/plan/precision.h"
 
 namespace gradsync {
 namespace {

@@ -1,8 +1,8 @@
 #include "benchmarks/comparison/followed_flags.h"
 
+#include "core/plan/stripes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "plan/stripes.h"
 
 namespace gradsync {
 namespace {

@@ -6,12 +6,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/status_macros.h"
 #include "benchmarks/comparison/compare_rounds.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/table.h"
-#include "models/model_table.h"
+#include "core/base/status_macros.h"
+#include "worker/models/model_table.h"
 
 namespace gradsync {
 namespace {

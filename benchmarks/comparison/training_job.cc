@@ -9,13 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
-#include "base/status_macros.h"
 #include "benchmarks/comparison/server_cpu.h"
 #include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/machine_load.h"
 #include "benchmarks/records/payload.h"
 #include "benchmarks/records/run_job.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "benchmarks/comparison/compare_options.h"
 #include "benchmarks/network/measured_job.h"
-#include "group/mesh.h"
-#include "plan/wire_traffic.h"
+#include "core/group/mesh.h"
+#include "core/plan/wire_traffic.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {

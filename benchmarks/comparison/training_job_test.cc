@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "benchmarks/records/payload.h"
+#include "core/plan/cost_model.h"
 #include "gtest/gtest.h"
-#include "plan/cost_model.h"
 
 namespace gradsync {
 namespace {

@@ -4,11 +4,11 @@
 #include <memory>
 #include <utility>
 
-#include "base/status_macros.h"
 #include "benchmarks/exchange/sync_bench_report.h"
 #include "benchmarks/network/tcp_run.h"
 #include "benchmarks/ranks/rank_spec.h"
 #include "benchmarks/records/run_job.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

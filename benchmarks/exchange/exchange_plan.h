@@ -7,8 +7,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "plan/codec.h"
-#include "plan/plan.h"
+#include "core/plan/codec.h"
+#include "core/plan/plan.h"
 
 namespace gradsync {
 

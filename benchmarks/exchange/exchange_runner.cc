@@ -9,15 +9,15 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "base/deadline.h"
-#include "base/status_macros.h"
 #include "benchmarks/exchange/exact_input.h"
 #include "benchmarks/exchange/rounded_input.h"
 #include "benchmarks/ranks/clocks.h"
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/machine_load.h"
-#include "gpu/gpu_api.h"
-#include "gpu/gpu_resources.h"
+#include "core/base/deadline.h"
+#include "core/base/status_macros.h"
+#include "core/gpu/gpu_api.h"
+#include "core/gpu/gpu_resources.h"
 
 namespace gradsync {
 namespace {
@@ -231,7 +231,8 @@ class Runner {
   std::vector<SyncHandle> handles_;
   int64_t wrong_ = 0;
   double cpu_seconds_ = 0;
-  double last_microseconds_ = kAsksFromMicroseconds;  // of the exchange before; the first is asked for
+  double last_microseconds_ =
+      kAsksFromMicroseconds;  // of the exchange before; the first is asked for
   proto::ExchangeMetrics metrics_;
 };
 

@@ -9,14 +9,14 @@
 #include "absl/time/time.h"
 #include "allreduce/fake_nccl.h"
 #include "allreduce/nccl_gradient_sync.h"
-#include "base/deadline.h"
 #include "benchmarks/ranks/clocks.h"
 #include "benchmarks/ranks/start_line.h"
-#include "gpu/fake_gpu.h"
-#include "group/in_memory_store.h"
+#include "core/base/deadline.h"
+#include "core/gpu/fake_gpu.h"
+#include "core/group/in_memory_store.h"
+#include "core/sync/local_sync.h"
+#include "core/sync/staged_sync.h"
 #include "gtest/gtest.h"
-#include "sync/local_sync.h"
-#include "sync/staged_sync.h"
 
 namespace gradsync {
 namespace {

@@ -13,10 +13,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/types/optional.h"
-#include "base/status_macros.h"
 #include "benchmarks/exchange/sync_bench_report.h"
 #include "benchmarks/ranks/run_program.h"
-#include "join/nccl_settings.h"
+#include "core/base/status_macros.h"
+#include "gradsync/join/nccl_settings.h"
 
 namespace gradsync {
 namespace {

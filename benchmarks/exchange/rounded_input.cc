@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "benchmarks/exchange/exact_input.h"
-#include "plan/stripes.h"
+#include "core/plan/stripes.h"
 
 namespace gradsync {
 

@@ -6,12 +6,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/byte_sizes.h"
-#include "base/flag_error.h"
-#include "base/rate.h"
-#include "base/status_macros.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/ranks/rank_spec.h"
+#include "core/base/byte_sizes.h"
+#include "core/base/flag_error.h"
+#include "core/base/rate.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

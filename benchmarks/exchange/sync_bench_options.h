@@ -12,7 +12,7 @@
 #include "benchmarks/exchange/exchange_plan.h"
 #include "benchmarks/options/job_sweep.h"
 #include "benchmarks/options/placed_job.h"
-#include "join/server_weights.h"
+#include "gradsync/join/server_weights.h"
 #include "proto/rank_spec.pb.h"
 
 namespace gradsync {

@@ -8,12 +8,12 @@
 
 #include "absl/status/statusor.h"
 #include "benchmarks/exchange/sync_bench_options.h"
-#include "plan/wire_traffic.h"
+#include "core/plan/wire_traffic.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
 
-// What a measurement puts on the wire in one exchange, by plan/wire_traffic.h. Thread-safe.
+// What a measurement puts on the wire in one exchange, by core/plan/wire_traffic.h. Thread-safe.
 // Errors: those of ExchangePlan() and ShardMap::Create().
 absl::StatusOr<std::vector<Flow>> ExchangeFlows(const SyncBenchCase& bench_case);
 

@@ -8,18 +8,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/credentials.h"
-#include "base/grpc_status.h"
-#include "base/host_port.h"
-#include "base/mutex.h"
-#include "base/status_macros.h"
+#include "core/base/credentials.h"
+#include "core/base/grpc_status.h"
+#include "core/base/host_port.h"
+#include "core/base/mutex.h"
+#include "core/base/status_macros.h"
+#include "core/links/grpc_channel_arguments.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "links/grpc_channel_arguments.h"
 
 namespace gradsync {
 namespace {

@@ -1,10 +1,10 @@
-// Bare gRPC streams: what gRPC itself can carry. The yardstick for links/grpc_stream and all that
-// is built on it.
+// Bare gRPC streams: what gRPC itself can carry. The yardstick for core/links/grpc_stream and all
+// that is built on it.
 //
 // Raw byte buffers over gRPC's callback API, generic calls, no protobuf, no frames, no credits.
 // What is sent are slices that point into memory of the exchange's size, never copied; what comes
-// is counted and dropped. Channels and servers are tuned by links/grpc_channel_arguments, as ours
-// are.
+// is counted and dropped. Channels and servers are tuned by core/links/grpc_channel_arguments, as
+// ours are.
 //
 // The bytes of a stream in one step are fixed when it opens: the client's first message (HELLO)
 // says what each side will send, and the server sends it back. In a step the client sends its

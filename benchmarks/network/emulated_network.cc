@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/byte_sizes.h"
-#include "base/rate.h"
-#include "base/status_macros.h"
 #include "benchmarks/network/tcp_run.h"
 #include "benchmarks/records/aggregate.h"
+#include "core/base/byte_sizes.h"
+#include "core/base/rate.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

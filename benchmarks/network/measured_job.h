@@ -10,12 +10,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/status_macros.h"
 #include "benchmarks/network/emulated_network.h"
 #include "benchmarks/options/placed_job.h"
 #include "benchmarks/records/nccl_log.h"
 #include "benchmarks/records/proto_json.h"
 #include "benchmarks/records/ran_as_asked.h"
+#include "core/base/status_macros.h"
 #include "proto/run_record.pb.h"
 #include "tools/local_job.h"
 

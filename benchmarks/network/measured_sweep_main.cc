@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check_writable.h"
-#include "base/program_main.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/run_records.h"
+#include "core/base/check_writable.h"
+#include "core/base/program_main.h"
 
 namespace gradsync {
 namespace {

@@ -14,9 +14,9 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/deadline.h"
-#include "base/host_port.h"
-#include "base/status_macros.h"
+#include "core/base/deadline.h"
+#include "core/base/host_port.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

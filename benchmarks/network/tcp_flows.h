@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "group/worker_group.h"
+#include "core/group/worker_group.h"
 
 namespace gradsync {
 

@@ -4,8 +4,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/group/in_memory_store.h"
 #include "gmock/gmock.h"
-#include "group/in_memory_store.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -5,9 +5,9 @@
 #include <numeric>
 #include <utility>
 
-#include "base/status_macros.h"
 #include "benchmarks/ranks/rank_spec.h"
 #include "benchmarks/records/proto_json.h"
+#include "core/base/status_macros.h"
 #include "tools/local_job.h"
 
 namespace gradsync {

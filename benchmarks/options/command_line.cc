@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/utf8.h"
-#include "base/version.h"
 #include "benchmarks/options/job_sweep.h"
+#include "core/base/utf8.h"
+#include "core/base/version.h"
 #include "torch/version.h"
 
 namespace gradsync {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "base/flags.h"
+#include "core/base/flags.h"
 
 namespace gradsync {
 

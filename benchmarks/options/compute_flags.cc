@@ -1,11 +1,11 @@
 #include "benchmarks/options/compute_flags.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
 #include "benchmarks/options/flag_checks.h"
-#include "join/sync_factory.h"
-#include "train/precision.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
+#include "gradsync/join/sync_factory.h"
+#include "worker/train/precision.h"
 
 namespace gradsync {
 

@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "join/open_device.h"
-#include "plan/job_spec.h"
-#include "plan/precision.h"
+#include "core/plan/job_spec.h"
+#include "core/plan/precision.h"
+#include "gradsync/join/open_device.h"
 
 namespace gradsync {
 
@@ -26,7 +26,7 @@ struct ComputeFlags {
 };
 
 // The device that all of `workers` workers of this host will take, "cpu", "cuda" or "cuda:N", found
-// before any of them is started. `check` is CheckGpu() (gpu/open_gpu.h).
+// before any of them is started. `check` is CheckGpu() (core/gpu/open_gpu.h).
 // Errors: what a worker would say, in its words: without a build for NCCL (--link), for a GPU or
 // without a GPU (--device).
 absl::StatusOr<std::string> ResolveDevice(const std::string& device, const std::vector<Link>& links,

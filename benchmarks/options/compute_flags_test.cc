@@ -1,8 +1,8 @@
 #include "benchmarks/options/compute_flags.h"
 
 #include "allreduce/open_nccl.h"
+#include "core/gpu/open_gpu.h"
 #include "gmock/gmock.h"
-#include "gpu/open_gpu.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

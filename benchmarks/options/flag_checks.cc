@@ -3,10 +3,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/byte_sizes.h"
-#include "base/flag_error.h"
-#include "base/rate.h"
-#include "base/status_macros.h"
+#include "core/base/byte_sizes.h"
+#include "core/base/flag_error.h"
+#include "core/base/rate.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 

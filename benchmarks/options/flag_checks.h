@@ -15,7 +15,8 @@
 namespace gradsync {
 
 // Values and checks of flags that several benchmarks have. Thread-safe.
-// Errors: INVALID_ARGUMENT naming the flag, what was expected and what came (base/flag_error.h).
+// Errors: INVALID_ARGUMENT naming the flag, what was expected and what came
+// (core/base/flag_error.h).
 
 // At least one name, all of them known.
 absl::Status CheckNames(absl::string_view flag, const std::vector<std::string>& found,
@@ -40,10 +41,11 @@ constexpr int kNoMost = std::numeric_limits<int>::max();
 absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag,
                                              const std::vector<std::string>& texts, int most);
 
-// Bytes, at least 1 (base/byte_sizes.h says how they are written).
+// Bytes, at least 1 (core/base/byte_sizes.h says how they are written).
 absl::StatusOr<int64_t> ParseSize(absl::string_view flag, absl::string_view text);
 
-// The value of --chunk_bytes, as plan/plan.h takes it: 0 (automatic) or a multiple of 64 bytes.
+// The value of --chunk_bytes, as core/plan/plan.h takes it: 0 (automatic) or a multiple of 64
+// bytes.
 absl::StatusOr<int64_t> ParseChunkBytes(absl::string_view text);
 
 template <typename T, typename Value>

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
-#include "plan/zero.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
+#include "core/plan/zero.h"
 
 namespace gradsync {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

@@ -1,7 +1,7 @@
 // The flags of a program that sweeps over meshes, read, and which jobs a mesh can be of.
 //
 // Pure functions, thread-safe. Errors: INVALID_ARGUMENT naming the flag, what was expected and what
-// came (base/flag_error.h).
+// came (core/base/flag_error.h).
 
 #ifndef GRADSYNC_BENCHMARKS_OPTIONS_MESH_FLAGS_H_
 #define GRADSYNC_BENCHMARKS_OPTIONS_MESH_FLAGS_H_
@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "benchmarks/options/placed_job.h"
-#include "group/mesh.h"
-#include "plan/pipeline_schedule.h"
+#include "core/group/mesh.h"
+#include "core/plan/pipeline_schedule.h"
 
 namespace gradsync {
 

@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/flag_error.h"
-#include "plan/cost_model.h"
-#include "plan/stripes.h"
-#include "plan/wire_traffic.h"
-#include "plan/zero.h"
+#include "core/base/flag_error.h"
+#include "core/plan/cost_model.h"
+#include "core/plan/stripes.h"
+#include "core/plan/wire_traffic.h"
+#include "core/plan/zero.h"
 
 namespace gradsync {
 namespace {

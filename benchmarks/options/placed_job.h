@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "plan/job_spec.h"
-#include "plan/placement.h"
+#include "core/plan/job_spec.h"
+#include "core/plan/placement.h"
 
 namespace gradsync {
 
@@ -38,7 +38,7 @@ struct PlacedJob {
   int servers = 0;
   Placement placement = Placement::kNone;  // of servers
   std::string bandwidth;                   // of emulated links (BandwidthName()); empty: none
-  int zero = 0;  // what owners keep for all, as --zero has it (plan/zero.h)
+  int zero = 0;  // what owners keep for all, as --zero has it (core/plan/zero.h)
   Arrangement arrangement;
 };
 
@@ -70,11 +70,11 @@ std::vector<int> HostsOf(const PlacedJob& job);
 int HostCount(const PlacedJob& job);
 
 // PlanOptions::chunk_bytes of a job of which so many were asked for, 0 for the default: emulated
-// hosts have that of hosts (kNetworkChunks of plan/stripes.h), as a training job finds out by
+// hosts have that of hosts (kNetworkChunks of core/plan/stripes.h), as a training job finds out by
 // itself.
 int64_t ChunkBytesOf(const PlacedJob& job, int64_t asked);
 
-// The weights that a job chooses by itself (join/server_weights.h); empty without servers.
+// The weights that a job chooses by itself (gradsync/join/server_weights.h); empty without servers.
 std::vector<double> PlacedWeights(const PlacedJob& job);
 
 // How many times as long `workers` compute, each with so many threads, when they take turns on

@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
 #include "benchmarks/options/flag_checks.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

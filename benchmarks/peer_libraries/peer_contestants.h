@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
-#include "plan/job_spec.h"
+#include "core/plan/job_spec.h"
 
 namespace gradsync {
 

@@ -5,11 +5,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/peer_libraries/peer_report.h"
 #include "benchmarks/peer_libraries/standing_peer.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

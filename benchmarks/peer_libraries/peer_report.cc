@@ -5,11 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "base/byte_sizes.h"
 #include "benchmarks/exchange/sync_bench_report.h"
 #include "benchmarks/peer_libraries/peer_ratio.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/table.h"
+#include "core/base/byte_sizes.h"
 
 namespace gradsync {
 namespace {

@@ -9,11 +9,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
-#include "base/status_macros.h"
 #include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/peer_libraries/fastest_setting.h"
 #include "benchmarks/peer_libraries/training_contestant.h"
 #include "benchmarks/peer_libraries/training_report.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

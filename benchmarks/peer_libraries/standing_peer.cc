@@ -8,8 +8,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/deadline.h"
-#include "base/status_macros.h"
+#include "core/base/deadline.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

@@ -19,10 +19,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/deadline.h"
-#include "base/status_macros.h"
 #include "benchmarks/peer_libraries/peer_rank.h"
 #include "benchmarks/ranks/start_line.h"
+#include "core/base/deadline.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

@@ -13,15 +13,15 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/byte_sizes.h"
-#include "base/status_macros.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/ranks/rank_spec.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/ran_as_asked.h"
-#include "plan/placement.h"
-#include "plan/precision.h"
+#include "core/base/byte_sizes.h"
+#include "core/base/status_macros.h"
+#include "core/plan/placement.h"
+#include "core/plan/precision.h"
 
 namespace gradsync {
 namespace {
@@ -138,16 +138,15 @@ std::vector<PyTorchRow> PyTorchRows(const PeerTrainingOptions& options) {
     PyTorchRow row;
     bool usual;
   };
-  const Known all[] = {{"best", {name + " best", kBest}, true},
-                       {"default", {name, ""}, true},
-                       {"compiled", {name + " compiled", absl::StrCat(kBest, ",compile")}, on_gpu},
-                       {"graphs", {name + " graphs", kGraph}, on_gpu},
-                       {"compiled_graphs",
-                        {name + " compiled graphs", absl::StrCat(kGraph, ",compile")},
-                        on_gpu},
-                       {"gloo",
-                        {name + " gloo", kBest, "gloo"},
-                        on_gpu && std::any_of(ours.begin(), ours.end(), ThroughTheHost)}};
+  const Known all[] = {
+      {"best", {name + " best", kBest}, true},
+      {"default", {name, ""}, true},
+      {"compiled", {name + " compiled", absl::StrCat(kBest, ",compile")}, on_gpu},
+      {"graphs", {name + " graphs", kGraph}, on_gpu},
+      {"compiled_graphs", {name + " compiled graphs", absl::StrCat(kGraph, ",compile")}, on_gpu},
+      {"gloo",
+       {name + " gloo", kBest, "gloo"},
+       on_gpu && std::any_of(ours.begin(), ours.end(), ThroughTheHost)}};
   std::vector<PyTorchRow> rows;
   for (const Known& known : all) {
     if (options.pytorch.empty() ? known.usual : Contains(options.pytorch, known.key)) {

@@ -13,11 +13,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "base/deadline.h"
 #include "benchmarks/peer_libraries/training_options.h"
 #include "benchmarks/ranks/interactive_process.h"
 #include "benchmarks/records/nccl_log.h"
-#include "plan/job_spec.h"
+#include "core/base/deadline.h"
+#include "core/plan/job_spec.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {

@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "benchmarks/options/compute_flags.h"
 #include "benchmarks/records/nccl_log.h"
-#include "plan/job_spec.h"
+#include "core/plan/job_spec.h"
 
 namespace gradsync {
 
@@ -41,8 +41,8 @@ struct PeerTrainingOptions {
   // Until one of PyTorch's must be ready, which includes compilation, and until a turn of it ends.
   absl::Duration peer_timeout = absl::Minutes(3);
 
-  std::string rank_binary;    // //benchmarks:train_rank
-  std::string script;         // pytorch_train.py
+  std::string rank_binary;  // //benchmarks:train_rank
+  std::string script;       // pytorch_train.py
 
   // Whether ranks exchange gradients: on GPUs with one rank too, so that both sides have buckets
   // and collectives.

@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
 #include "benchmarks/profiles/mesh_stages.h"
 #include "benchmarks/profiles/step_profile.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {
@@ -77,8 +77,8 @@ struct Found {
 };
 
 // Adds `next`, whose mesh and job are set, with each schedule, number of micro-batches and split.
-absl::Status AddEach(const Asked& asked, const proto::StepProfile& profile,
-                     PredictedMesh next, Found* found) {
+absl::Status AddEach(const Asked& asked, const proto::StepProfile& profile, PredictedMesh next,
+                     Found* found) {
   const bool cut = next.mesh.has_pipeline();
   const int stages = next.mesh.size(MeshDimension::kPipeline);
   const int64_t samples = next.global_batch_size / next.mesh.replicas();

@@ -6,11 +6,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/records/run_job.h"
-#include "plan/sharded_job.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
+#include "core/plan/sharded_job.h"
 #include "simulator/pipeline.h"
 
 namespace gradsync {

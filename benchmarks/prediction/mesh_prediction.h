@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "benchmarks/prediction/prediction.h"
 #include "benchmarks/profiles/mesh_stages.h"
-#include "group/mesh.h"
-#include "plan/pipeline_schedule.h"
+#include "core/group/mesh.h"
+#include "core/plan/pipeline_schedule.h"
 #include "proto/run_record.pb.h"
 #include "proto/step_profile.pb.h"
 

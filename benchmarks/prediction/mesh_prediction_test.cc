@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "core/plan/slice_traffic.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "plan/slice_traffic.h"
 
 namespace gradsync {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "benchmarks/records/table.h"
-#include "group/mesh.h"
+#include "core/group/mesh.h"
 
 namespace gradsync {
 namespace {

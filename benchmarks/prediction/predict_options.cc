@@ -7,12 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "base/flag_error.h"
-#include "base/rate.h"
-#include "base/status_macros.h"
-#include "base/straggler.h"
 #include "benchmarks/options/flag_checks.h"
-#include "plan/stripes.h"
+#include "core/base/flag_error.h"
+#include "core/base/rate.h"
+#include "core/base/status_macros.h"
+#include "core/base/straggler.h"
+#include "core/plan/stripes.h"
 
 namespace gradsync {
 namespace {

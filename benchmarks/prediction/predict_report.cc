@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/types/optional.h"
-#include "base/status_macros.h"
 #include "benchmarks/options/placed_job.h"
 #include "benchmarks/records/run_job.h"
 #include "benchmarks/records/table.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

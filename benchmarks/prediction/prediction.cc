@@ -7,14 +7,14 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/rate.h"
-#include "base/status_macros.h"
 #include "benchmarks/exchange/exchange_plan.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/records/run_job.h"
-#include "plan/cost_model.h"
-#include "plan/shard_map.h"
-#include "plan/sharded_job.h"
+#include "core/base/rate.h"
+#include "core/base/status_macros.h"
+#include "core/plan/cost_model.h"
+#include "core/plan/shard_map.h"
+#include "core/plan/sharded_job.h"
 
 namespace gradsync {
 namespace {
@@ -53,9 +53,9 @@ absl::StatusOr<ComputeTimes> TimesOf(const proto::StepProfile& profile, const Pl
   return times;
 }
 
-// What replicas in each process add to a step (train/data_parallel_step.h): device 0 copies the
-// parameters to the others before all of them compute, and adds their gradients up when all have,
-// bucket by bucket, which only then are complete.
+// What replicas in each process add to a step (worker/train/data_parallel_step.h): device 0 copies
+// the parameters to the others before all of them compute, and adds their gradients up when all
+// have, bucket by bucket, which only then are complete.
 struct Replication {
   int replicas = 1;
   double bytes = 0;    // from device 0 in a step, and as many to it

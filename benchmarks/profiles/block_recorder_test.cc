@@ -2,8 +2,8 @@
 
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/profiles/step_recorder.h"
+#include "core/group/mesh.h"
 #include "gmock/gmock.h"
-#include "group/mesh.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

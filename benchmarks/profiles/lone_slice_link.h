@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "pipeline/slice_link.h"
+#include "core/pipeline/slice_link.h"
 
 namespace gradsync {
 

@@ -6,9 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
 #include "benchmarks/profiles/step_profile.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "pipeline/split.h"
-#include "plan/plan.h"
-#include "plan/slice_traffic.h"
+#include "core/pipeline/split.h"
+#include "core/plan/plan.h"
+#include "core/plan/slice_traffic.h"
 #include "proto/step_profile.pb.h"
 
 namespace gradsync {

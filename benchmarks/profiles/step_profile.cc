@@ -7,11 +7,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "base/flag_error.h"
-#include "base/status_macros.h"
 #include "benchmarks/records/proto_json.h"
-#include "plan/gather_order.h"
-#include "plan/zero.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
+#include "core/plan/gather_order.h"
+#include "core/plan/zero.h"
 
 namespace gradsync {
 namespace {

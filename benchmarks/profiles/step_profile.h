@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "plan/plan.h"
-#include "plan/step_marks.h"
+#include "core/plan/plan.h"
+#include "core/plan/step_marks.h"
 #include "proto/step_profile.pb.h"
 
 namespace gradsync {

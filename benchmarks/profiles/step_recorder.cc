@@ -6,17 +6,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "benchmarks/profiles/lone_slice_link.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/machine_info.h"
-#include "group/mesh.h"
-#include "group/side_channel.h"
-#include "models/model_table.h"
-#include "pipeline/slice_place.h"
-#include "plan/precision.h"
-#include "sync/local_sync.h"
-#include "train/compute_options.h"
+#include "core/base/status_macros.h"
+#include "core/group/mesh.h"
+#include "core/group/side_channel.h"
+#include "core/pipeline/slice_place.h"
+#include "core/plan/precision.h"
+#include "core/sync/local_sync.h"
+#include "worker/models/model_table.h"
+#include "worker/train/compute_options.h"
 
 namespace gradsync {
 namespace {

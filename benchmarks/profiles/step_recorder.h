@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "plan/plan.h"
+#include "core/plan/plan.h"
 #include "proto/step_profile.pb.h"
-#include "train/trainer.h"
+#include "worker/train/trainer.h"
 
 namespace gradsync {
 

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/deadline.h"
+#include "core/base/deadline.h"
 
 namespace gradsync {
 

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/deadline.h"
+#include "core/base/deadline.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

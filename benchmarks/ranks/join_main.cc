@@ -1,12 +1,12 @@
 #include "benchmarks/ranks/join_main.h"
 
 #include "absl/flags/flag.h"
-#include "base/program_main.h"
-#include "base/security_flags.h"
-#include "base/status_macros.h"
 #include "benchmarks/ranks/rank_main.h"
 #include "benchmarks/ranks/rank_spec.h"
-#include "join/nccl_settings.h"
+#include "core/base/program_main.h"
+#include "core/base/security_flags.h"
+#include "core/base/status_macros.h"
+#include "gradsync/join/nccl_settings.h"
 
 ABSL_FLAG(int, local_rank, -1, "as //worker has it");
 

@@ -5,14 +5,14 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "join/join.h"
+#include "gradsync/join/join.h"
 #include "proto/rank_spec.pb.h"
 
 namespace gradsync {
 
-// What the job of `spec`, the flags of rank_main.h and of base/security_flags.h, and --local_rank say. All ranks must have the
-// same `run_id`. What NCCL is told by the environment is recorded.
-// Errors: those of JobOfSpec() and CheckJoin().
+// What the job of `spec`, the flags of rank_main.h and of core/base/security_flags.h, and
+// --local_rank say. All ranks must have the same `run_id`. What NCCL is told by the environment is
+// recorded. Errors: those of JobOfSpec() and CheckJoin().
 absl::StatusOr<JoinOptions> JoinFromFlags(absl::string_view run_id, const proto::RankSpec& spec);
 
 }  // namespace gradsync

@@ -9,8 +9,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/deadline.h"
-#include "base/status_macros.h"
+#include "core/base/deadline.h"
+#include "core/base/status_macros.h"
 #include "tools/subprocess.h"
 
 namespace gradsync {

@@ -1,7 +1,7 @@
 #include "benchmarks/ranks/process_set.h"
 
 #include "absl/time/time.h"
-#include "base/monotonic_time.h"
+#include "core/base/monotonic_time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -6,13 +6,13 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/deadline.h"
-#include "base/flag_error.h"
-#include "base/job_key.h"
-#include "base/program_main.h"
-#include "base/status_macros.h"
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/proto_json.h"
+#include "core/base/deadline.h"
+#include "core/base/flag_error.h"
+#include "core/base/job_key.h"
+#include "core/base/program_main.h"
+#include "core/base/status_macros.h"
 
 ABSL_FLAG(int, rank, 0, "of this process");
 ABSL_FLAG(int, world_size, 1, "number of ranks; servers, where there are any, need it, too");

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "join/meet.h"
+#include "gradsync/join/meet.h"
 #include "proto/rank_spec.pb.h"
 
 // Set by RunLocalJob().

@@ -1,9 +1,9 @@
 #include "benchmarks/ranks/rank_spec.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "benchmarks/records/proto_json.h"
 #include "benchmarks/records/run_job.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 

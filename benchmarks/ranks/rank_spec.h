@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/temporary_folder.h"
-#include "plan/job_spec.h"
+#include "core/base/temporary_folder.h"
+#include "core/plan/job_spec.h"
 #include "proto/rank_spec.pb.h"
 
 namespace gradsync {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/deadline.h"
-#include "base/status_macros.h"
+#include "core/base/deadline.h"
+#include "core/base/status_macros.h"
 #include "tools/subprocess.h"
 
 namespace gradsync {

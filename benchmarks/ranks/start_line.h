@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/deadline.h"
+#include "core/base/deadline.h"
 
 namespace gradsync {
 

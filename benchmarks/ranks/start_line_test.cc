@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/deadline.h"
 #include "benchmarks/ranks/clocks.h"
+#include "core/base/deadline.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -9,11 +9,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/status_macros.h"
 #include "benchmarks/records/curve.h"
 #include "benchmarks/records/payload.h"
 #include "benchmarks/records/run_job.h"
-#include "group/mesh.h"
+#include "core/base/status_macros.h"
+#include "core/group/mesh.h"
 
 namespace gradsync {
 namespace {

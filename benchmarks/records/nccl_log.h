@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
-#include "plan/job_spec.h"
+#include "core/plan/job_spec.h"
 
 namespace gradsync {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "base/status_macros.h"
-#include "plan/shard_map.h"
-#include "plan/sharded_job.h"
+#include "core/base/status_macros.h"
+#include "core/plan/shard_map.h"
+#include "core/plan/sharded_job.h"
 
 namespace gradsync {
 

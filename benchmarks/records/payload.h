@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "benchmarks/options/placed_job.h"
-#include "plan/plan.h"
-#include "plan/wire_traffic.h"
+#include "core/plan/plan.h"
+#include "core/plan/wire_traffic.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
@@ -46,7 +46,7 @@ std::vector<Payload> CountedPayload(const std::vector<Metrics>& ranks,
   return counted;
 }
 
-// What a step of such a job sends, by plan/wire_traffic.h; nothing where workers do not meet.
+// What a step of such a job sends, by core/plan/wire_traffic.h; nothing where workers do not meet.
 // Servers have `weights`, or if there are none those of their placement. Where owners alone keep
 // parameters, a step has these `gathers` (GathersOfStep()). Errors: those of ShardMap::Create().
 absl::StatusOr<std::vector<Flow>> JobFlows(const Plan& plan, const PlacedJob& job,

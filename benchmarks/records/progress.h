@@ -10,7 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/monotonic_time.h"
+#include "core/base/monotonic_time.h"
 
 namespace gradsync {
 

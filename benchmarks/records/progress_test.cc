@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/monotonic_time.h"
+#include "core/base/monotonic_time.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -3,9 +3,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/regular_file.h"
-#include "base/status_macros.h"
-#include "base/write_file.h"
+#include "core/base/regular_file.h"
+#include "core/base/status_macros.h"
+#include "core/base/write_file.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace gradsync {

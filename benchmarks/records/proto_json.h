@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/status_macros.h"
+#include "core/base/status_macros.h"
 #include "google/protobuf/message.h"
 
 namespace gradsync {
@@ -19,7 +19,7 @@ namespace gradsync {
 // Errors: INTERNAL when protobuf refuses (a string that is not UTF-8).
 absl::StatusOr<std::string> ToJson(const google::protobuf::Message& message);
 
-// ToJson() of a message as a file, whole or not at all (base/write_file.h).
+// ToJson() of a message as a file, whole or not at all (core/base/write_file.h).
 // Errors: those of ToJson(); the errno's code, naming the path.
 absl::Status WriteJson(const std::string& path, const google::protobuf::Message& message);
 

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "plan/job_spec.h"
+#include "core/plan/job_spec.h"
 
 namespace gradsync {
 
@@ -23,8 +23,8 @@ struct BackendWords {
 };
 
 // Compares what was asked of a rank with what ran, as the record of that rank has it (which has it
-// from the object, join/backend_record.h). Links kAuto and kNone ask for none in particular.
-// Errors: INTERNAL with both.
+// from the object, gradsync/join/backend_record.h). Links kAuto and kNone ask for none in
+// particular. Errors: INTERNAL with both.
 inline absl::Status CheckRanAsAsked(const JobSpec& asked, const BackendWords& ran) {
   const BackendWords words = {TopologyName(asked.topology), LinkName(asked.link),
                               UpdateSiteName(asked.update)};

@@ -1,12 +1,12 @@
-// The job that a record is about: words on one side, enums (plan/job_spec.h) on the other. Pure
-// functions, thread-safe.
+// The job that a record is about: words on one side, enums (core/plan/job_spec.h) on the other.
+// Pure functions, thread-safe.
 
 #ifndef GRADSYNC_BENCHMARKS_RECORDS_RUN_JOB_H_
 #define GRADSYNC_BENCHMARKS_RECORDS_RUN_JOB_H_
 
 #include "absl/strings/string_view.h"
 #include "benchmarks/options/placed_job.h"
-#include "plan/precision.h"
+#include "core/plan/precision.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {

@@ -4,17 +4,17 @@
 #include <string>
 #include <utility>
 
-#include "base/flag_error.h"
-#include "base/rate.h"
-#include "base/status_macros.h"
 #include "benchmarks/options/mesh_flags.h"
 #include "benchmarks/prediction/predict_options.h"
 #include "benchmarks/profiles/mesh_stages.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/replay/mesh_spec.h"
-#include "group/mesh.h"
-#include "pipeline/split.h"
-#include "plan/pipeline_schedule.h"
+#include "core/base/flag_error.h"
+#include "core/base/rate.h"
+#include "core/base/status_macros.h"
+#include "core/group/mesh.h"
+#include "core/pipeline/split.h"
+#include "core/plan/pipeline_schedule.h"
 
 namespace gradsync {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "base/write_file.h"
 #include "benchmarks/replay/mesh_spec.h"
+#include "core/base/write_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

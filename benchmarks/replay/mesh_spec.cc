@@ -1,7 +1,7 @@
 #include "benchmarks/replay/mesh_spec.h"
 
-#include "base/status_macros.h"
-#include "plan/plan.h"
+#include "core/base/status_macros.h"
+#include "core/plan/plan.h"
 
 namespace gradsync {
 

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "benchmarks/profiles/mesh_stages.h"
-#include "group/mesh.h"
+#include "core/group/mesh.h"
 #include "proto/rank_spec.pb.h"
 #include "proto/step_profile.pb.h"
 

@@ -10,14 +10,14 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/byte_sizes.h"
-#include "base/flag_error.h"
-#include "base/rate.h"
-#include "base/status_macros.h"
-#include "base/straggler.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/ranks/rank_spec.h"
+#include "core/base/byte_sizes.h"
+#include "core/base/flag_error.h"
+#include "core/base/rate.h"
+#include "core/base/status_macros.h"
+#include "core/base/straggler.h"
 
 namespace gradsync {
 namespace {

@@ -12,8 +12,8 @@
 #include "absl/time/time.h"
 #include "benchmarks/options/job_sweep.h"
 #include "benchmarks/options/placed_job.h"
-#include "plan/job_spec.h"
-#include "plan/plan.h"
+#include "core/plan/job_spec.h"
+#include "core/plan/plan.h"
 #include "proto/rank_spec.pb.h"
 
 namespace gradsync {

@@ -2,7 +2,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/write_file.h"
+#include "core/base/write_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

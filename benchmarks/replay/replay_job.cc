@@ -3,9 +3,9 @@
 #include <memory>
 #include <utility>
 
-#include "base/status_macros.h"
 #include "benchmarks/ranks/rank_spec.h"
 #include "benchmarks/replay/replay_report.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 

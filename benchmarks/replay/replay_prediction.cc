@@ -1,8 +1,8 @@
 #include "benchmarks/replay/replay_prediction.h"
 
-#include "base/status_macros.h"
-#include "base/straggler.h"
 #include "benchmarks/prediction/prediction.h"
+#include "core/base/status_macros.h"
+#include "core/base/straggler.h"
 
 namespace gradsync {
 

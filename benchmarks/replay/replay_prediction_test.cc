@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "base/straggler.h"
 #include "benchmarks/profiles/step_profile.h"
+#include "core/base/straggler.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

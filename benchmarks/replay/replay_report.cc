@@ -5,8 +5,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/byte_sizes.h"
-#include "base/status_macros.h"
 #include "benchmarks/network/emulated_network.h"
 #include "benchmarks/options/placed_job.h"
 #include "benchmarks/profiles/step_profile.h"
@@ -16,11 +14,13 @@
 #include "benchmarks/records/run_job.h"
 #include "benchmarks/records/table.h"
 #include "benchmarks/replay/mesh_spec.h"
-#include "group/mesh.h"
-#include "plan/gather_order.h"
-#include "plan/shard_map.h"
-#include "plan/step_marks.h"
-#include "plan/wire_traffic.h"
+#include "core/base/byte_sizes.h"
+#include "core/base/status_macros.h"
+#include "core/group/mesh.h"
+#include "core/plan/gather_order.h"
+#include "core/plan/shard_map.h"
+#include "core/plan/step_marks.h"
+#include "core/plan/wire_traffic.h"
 
 namespace gradsync {
 namespace {

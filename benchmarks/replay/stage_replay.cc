@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "ATen/ops/zeros.h"
-#include "base/status_macros.h"
-#include "pipeline/stage_step.h"
-#include "pipeline/tensor_frames.h"
+#include "core/base/status_macros.h"
+#include "core/pipeline/stage_step.h"
+#include "core/pipeline/tensor_frames.h"
 
 namespace gradsync {
 namespace {

@@ -15,13 +15,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/deadline.h"
 #include "benchmarks/profiles/mesh_stages.h"
 #include "benchmarks/replay/replay_clock.h"
-#include "pipeline/slice_link.h"
-#include "pipeline/stage_link.h"
-#include "plan/pipeline_schedule.h"
-#include "plan/slice_traffic.h"
+#include "core/base/deadline.h"
+#include "core/pipeline/slice_link.h"
+#include "core/pipeline/stage_link.h"
+#include "core/plan/pipeline_schedule.h"
+#include "core/plan/slice_traffic.h"
 
 namespace gradsync {
 
@@ -46,7 +46,7 @@ struct ReplayedStage {
   absl::Duration timeout;
 };
 
-// Not thread-safe. A failure is the job's (pipeline/stage_link.h, pipeline/slice_link.h).
+// Not thread-safe. A failure is the job's (core/pipeline/stage_link.h, core/pipeline/slice_link.h).
 class StageReplay {
  public:
   // `clock` must outlive the result.

@@ -10,11 +10,11 @@
 #include "absl/time/time.h"
 #include "benchmarks/replay/replay_clock.h"
 #include "benchmarks/replay/stage_replay.h"
-#include "plan/consistency.h"
-#include "plan/plan.h"
+#include "core/plan/consistency.h"
+#include "core/plan/plan.h"
+#include "core/sync/gradient_sync.h"
 #include "proto/rank_spec.pb.h"
 #include "proto/run_record.pb.h"
-#include "sync/gradient_sync.h"
 
 namespace gradsync {
 
@@ -47,9 +47,9 @@ struct ReplayOptions {
 // left in the buckets, which stays of that size.
 //
 // Where buckets share memory (BucketSlots) the step stops as a real one does, for memory and, block
-// by block, for gathered parameters (plan/step_marks.h), and what follows is later by as much; that
-// counts as exposed. Gathers beside those of steps, for what is verified and for the hash, come
-// before and after the measured steps; there are kExtraGathers of each bucket.
+// by block, for gathered parameters (core/plan/step_marks.h), and what follows is later by as much;
+// that counts as exposed. Gathers beside those of steps, for what is verified and for the hash,
+// come before and after the measured steps; there are kExtraGathers of each bucket.
 //
 // A stage (stage_replay.h) computes its micro-batches instead, exchanges what the last of them
 // completes, and has `plan`, its part of the model's; time that it waits for neighbours counts as

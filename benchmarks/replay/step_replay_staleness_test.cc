@@ -11,13 +11,13 @@
 
 #include "absl/synchronization/barrier.h"
 #include "absl/synchronization/notification.h"
-#include "base/credentials.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/replay/step_replay.h"
-#include "group/in_memory_store.h"
+#include "core/base/credentials.h"
+#include "core/group/in_memory_store.h"
+#include "core/links/in_process_stream.h"
 #include "gtest/gtest.h"
-#include "links/in_process_stream.h"
-#include "ps_client/ps_gradient_sync.h"
+#include "ps_server/client/ps_gradient_sync.h"
 #include "ps_server/server.h"
 
 namespace gradsync {

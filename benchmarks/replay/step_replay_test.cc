@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/deadline.h"
-#include "base/straggler.h"
 #include "benchmarks/profiles/step_profile.h"
+#include "core/base/deadline.h"
+#include "core/base/straggler.h"
+#include "core/sync/flat_buckets.h"
+#include "core/sync/local_sync.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sync/flat_buckets.h"
-#include "sync/local_sync.h"
 
 namespace gradsync {
 namespace {

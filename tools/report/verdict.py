@@ -40,7 +40,7 @@ def main_job(runs):
 
 
 def _along(run, dimension):
-    """How many ranks a mesh has along a dimension (group/mesh.h); without a mesh all are along data."""
+    """How many ranks a mesh has along a dimension (core/group/mesh.h); without a mesh all are along data."""
     mesh = run.mesh or f"data={run.workers}"
     return int(dict(part.split("=") for part in mesh.split(",")).get(dimension, 1))
 

@@ -1,2 +1,0 @@
-#define GRADSYNC_KERNEL_TABLE kAvx512Kernels
-#include "base/kernels_body.inc"

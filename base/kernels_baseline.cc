@@ -1,2 +1,0 @@
-#define GRADSYNC_KERNEL_TABLE kBaselineKernels
-#include "base/kernels_body.inc"

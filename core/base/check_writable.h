@@ -1,0 +1,21 @@
+#ifndef GRADSYNC_CORE_BASE_CHECK_WRITABLE_H_
+#define GRADSYNC_CORE_BASE_CHECK_WRITABLE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace gradsync {
+
+// Whether WriteFileAtomically() will be able to write the file that `flag` names: found before a job,
+// and not after it. Leaves nothing behind and does not touch what is there. OK for an empty path.
+// Errors: INVALID_ARGUMENT naming flag, path and why.
+absl::Status CheckWritable(absl::string_view flag, const std::string& path);
+
+// The same of a folder for files of any name, which is made if it is not there.
+absl::Status CheckFolderWritable(absl::string_view flag, const std::string& path);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_CORE_BASE_CHECK_WRITABLE_H_

@@ -1,0 +1,104 @@
+// A mutex and a condition variable that ThreadSanitizer sees.
+//
+// absl::Mutex comes compiled, without instrumentation, from the system; under `--config=tsan`
+// everything that it guards is reported as a race. These wrap std::mutex and
+// std::condition_variable, which the sanitizer intercepts, and carry the annotations that
+// `-Wthread-safety` checks. Use them wherever a test under tsan is to mean something.
+#ifndef GRADSYNC_CORE_BASE_MUTEX_H_
+#define GRADSYNC_CORE_BASE_MUTEX_H_
+
+#include <condition_variable>
+#include <mutex>
+
+#include "absl/base/thread_annotations.h"
+#include "core/base/deadline.h"
+#include "core/base/monotonic_time.h"
+#include "core/base/scheduler.h"
+
+namespace gradsync {
+
+// Not recursive.
+class ABSL_LOCKABLE Mutex {
+ public:
+  Mutex() = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+    if (mutex_.try_lock()) return;
+    Scheduler* const scheduler = Scheduler::current();
+    if (scheduler == nullptr) return mutex_.lock();
+    do scheduler->Yield();
+    while (!mutex_.try_lock());
+  }
+  void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
+
+ private:
+  friend class CondVar;
+  std::mutex mutex_;
+};
+
+// Holds a mutex for a scope.
+class ABSL_SCOPED_LOCKABLE MutexLock {
+ public:
+  explicit MutexLock(Mutex* mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) {
+    mutex_->Lock();
+  }
+  ~MutexLock() ABSL_UNLOCK_FUNCTION() { mutex_->Unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex* const mutex_;
+};
+
+// Waits may end early: call them in a loop that checks what is waited for. In a simulation
+// (core/base/scheduler.h), the simulation's scheduler keeps who waits.
+class CondVar {
+ public:
+  void Wait(Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (Scheduler::current() != nullptr) return WaitSimulated(mutex, Deadline::Never());
+    std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
+    condition_.wait(lock);
+    lock.release();
+  }
+
+  // Returns true when the deadline has passed.
+  bool WaitWithDeadline(Mutex* mutex, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (deadline.never()) {
+      Wait(mutex);
+      return false;
+    }
+    if (Scheduler::current() != nullptr) {
+      WaitSimulated(mutex, deadline);
+      return deadline.passed();
+    }
+    std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
+    condition_.wait_until(lock, deadline.ToSteady());
+    lock.release();
+    return deadline.passed();
+  }
+
+  void Signal() {
+    if (Scheduler* const scheduler = Scheduler::current()) scheduler->Wake(this, /*all=*/false);
+    condition_.notify_one();
+  }
+  void SignalAll() {
+    if (Scheduler* const scheduler = Scheduler::current()) scheduler->Wake(this, /*all=*/true);
+    condition_.notify_all();
+  }
+
+ private:
+  // Nobody runs between the release of the mutex and the wait.
+  void WaitSimulated(Mutex* mutex, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    mutex->Unlock();
+    Scheduler::current()->Wait(this, deadline.time().since_origin());
+    mutex->Lock();
+  }
+
+  std::condition_variable condition_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_CORE_BASE_MUTEX_H_

@@ -1,0 +1,54 @@
+// What this process may take of its host: memory and cores, as the kernel and the control groups
+// (cgroups, versions 1 and 2) of a container, a batch system or a service manager bound them.
+
+#ifndef GRADSYNC_CORE_BASE_PROCESS_LIMITS_H_
+#define GRADSYNC_CORE_BASE_PROCESS_LIMITS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace gradsync {
+
+struct MemoryLimit {
+  uint64_t bytes = 0;  // that can still be taken
+  // What bounds it: "the host", or "the memory limit of control group /a/b".
+  std::string source;
+};
+
+// Bytes that this process can take without the kernel taking them from a process: the smallest of
+// what the host has to give and what is left below the limit of each control group that this process
+// is in. Files that the kernel only caches count as free. To be asked before much memory is taken:
+// the kernel would not refuse it, but kill processes until there is room. Reads some files of /proc
+// and /sys; thread-safe.
+//
+// `root` is put in front of /proc and /sys: for tests.
+MemoryLimit AvailableMemory(const std::string& root = "");
+
+// Cores of the host, but no more than the quota of this process's control groups is worth, rounded
+// up. At least 1. For what all processes of the host do together. Thread-safe. `root` as above.
+int HostCores(const std::string& root = "");
+
+// Of those, how many this process may run on: at most as many as its affinity mask has (taskset,
+// Slurm, cpusets). At least 1. For how many threads this process should start. Thread-safe.
+int AvailableCores();
+
+// Fills `bytes` bytes at `memory` with zeros, in pieces, and looks before each piece whether the rest
+// is there: of several processes that take memory at the same time, each sees what the others have
+// taken so far. `what` begins the message: "buckets".
+// Errors: RESOURCE_EXHAUSTED naming how much was to be taken, how much there was and what bounds it.
+absl::Status TakeMemory(absl::string_view what, char* memory, size_t bytes);
+
+// What bounds the number of threads of this process, each bound with its value: "100 of control group
+// /a (pids.max), 512 of this user (ulimit -u)". Thread-safe. `root` as above.
+std::string ThreadLimits(const std::string& root = "");
+
+// OK where `bytes` are available now. Errors: as TakeMemory().
+absl::Status CheckMemory(absl::string_view what, uint64_t bytes);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_CORE_BASE_PROCESS_LIMITS_H_

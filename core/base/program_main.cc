@@ -1,0 +1,179 @@
+#include "core/base/program_main.h"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "core/base/flag_error.h"
+#include "core/base/write_file.h"
+
+namespace gradsync {
+namespace {
+
+// A signal handler has nowhere else to write to.
+std::atomic<int> interrupt_signal{0};
+std::atomic<int> interrupt_count{0};
+
+// Of the process, as its stderr is.
+LogOptions log_options;
+
+void Print(Severity severity, absl::string_view program, absl::string_view message) {
+  LogSource source;
+  source.program = std::string(program);
+  source.rank = log_options.rank;
+  source.server = log_options.server;
+  if (log_options.step != nullptr) source.step = *log_options.step;
+  source.time = absl::Now();
+  const std::string line = LogLine(log_options.format, source, severity, message) + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+std::atomic<int64_t> first_interrupt{0};  // nanoseconds of the monotonic clock
+std::atomic<int> first_signal{0};
+
+bool AnnouncesTheEnd(int signal) {
+  return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGHUP;
+}
+
+void KeepFirst(int signal) {
+  int none = 0;
+  interrupt_signal.compare_exchange_strong(none, signal);
+}
+
+void HandleSignal(int signal) {
+  KeepFirst(signal);
+  if (NoteInterrupt(signal) || interrupt_count == 0) ++interrupt_count;
+}
+
+void HandleFirstSignal(int signal) {
+  if (NoteInterrupt(signal)) _exit(128 + signal);
+  KeepFirst(signal);
+}
+
+void HandleEndingSignals(void (*handler)(int)) {
+  for (int signal : EndingSignals()) {
+    struct sigaction action = {};
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+// Of the user, or of this process's for an empty name; empty where the system knows none.
+std::string HomeFolder(const std::string& user) {
+  if (user.empty()) {
+    const std::string home = EnvironmentVariable("HOME").value_or("");
+    if (!home.empty()) return home;
+  }
+  std::vector<char> buffer(1 << 14);
+  passwd entry = {};
+  passwd* found = nullptr;
+  if (user.empty()) {
+    getpwuid_r(getuid(), &entry, buffer.data(), buffer.size(), &found);
+  } else {
+    getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  }
+  return found == nullptr ? "" : found->pw_dir;
+}
+
+}  // namespace
+
+absl::optional<std::string> EnvironmentVariable(absl::string_view name) {
+  const char* const value = std::getenv(std::string(name).c_str());
+  return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
+}
+
+std::string UserPath(const std::string& path) {
+  if (path.empty()) return path;
+  if (path[0] == '~') {
+    const size_t slash = std::min(path.find('/'), path.size());
+    const std::string home = HomeFolder(path.substr(1, slash - 1));
+    if (!home.empty()) return home + path.substr(slash);
+  }
+  return ResolvePath(path, EnvironmentVariable("BUILD_WORKING_DIRECTORY").value_or(""));
+}
+
+std::string UserData(const std::string& data) {
+  for (const absl::string_view kind : {"cifar10:", "imagefolder:", "text:"}) {
+    absl::string_view path = data;
+    if (absl::ConsumePrefix(&path, kind)) return absl::StrCat(kind, UserPath(std::string(path)));
+  }
+  return data;
+}
+
+std::vector<int> EndingSignals() {
+  std::vector<int> signals;
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
+    struct sigaction action = {};
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) signals.push_back(signal);
+  }
+  return signals;
+}
+
+bool NoteInterrupt(int signal) {
+  constexpr int64_t kTogether = 1'000'000'000;
+  timespec time = {};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  const int64_t now = int64_t{1'000'000'000} * time.tv_sec + time.tv_nsec;
+  int64_t first = 0;
+  if (first_interrupt.compare_exchange_strong(first, now)) {
+    first_signal = signal;
+    return false;
+  }
+  // The end that was announced has come: a drain that goes on needs the time that is left.
+  const int announced = first_signal;
+  if (AnnouncesTheEnd(announced) && announced != signal) {
+    first_interrupt = now;
+    first_signal = signal;
+    return false;
+  }
+  return now - first >= kTogether;
+}
+
+const std::atomic<int>& InterruptSignal() { return interrupt_signal; }
+
+const std::atomic<int>& InterruptCount() { return interrupt_count; }
+
+void CatchInterrupts() { HandleEndingSignals(HandleSignal); }
+
+void CatchFirstInterrupt() { HandleEndingSignals(HandleFirstSignal); }
+
+void EndBySignalsAsFirstProcess() {
+  if (getpid() != 1) return;
+  HandleEndingSignals([](int caught) { _exit(128 + caught); });
+}
+
+int ExitCode(absl::string_view program, int code) {
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written) return code;
+  PrintError(program, "stdout: expected a file that takes all output, found one that does not");
+  return code == 0 ? 1 : code;
+}
+
+void SetLog(const LogOptions& options) { log_options = options; }
+
+absl::StatusOr<LogFormat> ParseLogFormat(absl::string_view text) {
+  if (text == "text") return LogFormat::kText;
+  if (text == "json") return LogFormat::kJson;
+  return FlagError("log_format", "text or json", text);
+}
+
+void PrintError(absl::string_view program, absl::string_view message) {
+  Print(Severity::kError, program, message);
+}
+
+void PrintNotice(absl::string_view program, absl::string_view message) {
+  Print(Severity::kInfo, program, message);
+}
+
+}  // namespace gradsync

@@ -1,0 +1,26 @@
+#ifndef GRADSYNC_CORE_BASE_WRITE_FILE_H_
+#define GRADSYNC_CORE_BASE_WRITE_FILE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace gradsync {
+
+// Writes `content` to `path` by way of a temporary file beside it and a rename, so that readers see the old file or the new
+// one, whole; also after the machine has lost its power, as far as the file system allows. A link stays, and what it names is
+// replaced. A device, a pipe, what a process has open (/dev/stdout) or what else is no ordinary file at `path` is written to,
+// not replaced. Errors: the errno's code, naming the path.
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view content);
+
+// Why WriteFileAtomically() cannot write to `path`, as far as that shows without a change to what is there: a file beside it is
+// written and removed. Empty if it can.
+std::string WhyNotWritable(const std::string& path);
+
+// `path` itself when it is absolute or `directory` is empty, otherwise `path` seen from `directory`.
+std::string ResolvePath(const std::string& path, const std::string& directory);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_CORE_BASE_WRITE_FILE_H_

@@ -1,0 +1,305 @@
+#include "core/group/launch_environment.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <iterator>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "core/base/host_port.h"
+#include "core/base/status_macros.h"
+#include "core/group/slurm_node_list.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int kDefaultPort = 29500;
+constexpr int kAny = std::numeric_limits<int>::max();
+
+using Lookup = std::function<absl::optional<std::string>(absl::string_view)>;
+using LauncherProcessOf = std::function<std::string(absl::string_view mark, bool on_one_host)>;
+
+absl::Status Unexpected(absl::string_view variable, absl::string_view expected,
+                        absl::string_view found) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(variable, ": expected ", expected, ", found ", found));
+}
+
+class Environment {
+ public:
+  Environment(const Lookup& lookup, const LauncherProcessOf& launcher_process)
+      : lookup_(lookup), launcher_process_(launcher_process) {}
+
+  // Unset and empty are the same.
+  absl::optional<std::string> Text(absl::string_view variable) const {
+    absl::optional<std::string> value = lookup_(variable);
+    if (value.has_value() && value->empty()) value.reset();
+    return value;
+  }
+
+  bool Has(absl::string_view variable) const { return Text(variable).has_value(); }
+
+  absl::StatusOr<absl::optional<int>> Number(absl::string_view variable, int min, int max) const {
+    const absl::optional<std::string> text = Text(variable);
+    if (!text.has_value()) return absl::optional<int>();
+    int number = 0;
+    // SimpleAtoi would take a sign and spaces.
+    if (text->find_first_not_of("0123456789") != text->npos || !absl::SimpleAtoi(*text, &number) ||
+        number < min || number > max) {
+      const std::string range =
+          max == kAny ? absl::StrCat("of at least ", min) : absl::StrCat("from ", min, " to ", max);
+      return Unexpected(variable, absl::StrCat("a whole number ", range),
+                        absl::StrCat("\"", *text, "\""));
+    }
+    return absl::optional<int>(number);
+  }
+
+  // The variable must be set, because `because` is.
+  absl::StatusOr<int> Required(absl::string_view variable, int min, int max,
+                               absl::string_view because) const {
+    GS_ASSIGN_OR_RETURN(const absl::optional<int> number, Number(variable, min, max));
+    if (!number.has_value()) {
+      return Unexpected(variable, absl::StrCat("a whole number, as ", because, " is set"),
+                        "nothing");
+    }
+    return *number;
+  }
+
+  // The first of `variables` that is set, or the last.
+  absl::string_view FirstSet(std::initializer_list<absl::string_view> variables) const {
+    for (absl::string_view variable : variables) {
+      if (Has(variable)) return variable;
+    }
+    return *(variables.end() - 1);
+  }
+
+  // Names the launcher's process, whose mark a variable is; may be empty.
+  std::string LauncherProcess(absl::string_view mark, bool on_one_host) const {
+    return launcher_process_ ? launcher_process_(mark, on_one_host) : "";
+  }
+
+ private:
+  const Lookup& lookup_;
+  const LauncherProcessOf& launcher_process_;
+};
+
+absl::Status ReadRanks(const Environment& env, absl::string_view rank, absl::string_view size,
+                       absl::string_view local_rank, LaunchEnvironment* result) {
+  GS_ASSIGN_OR_RETURN(result->world_size, env.Required(size, 1, kAny, rank));
+  const int last = *result->world_size - 1;
+  GS_ASSIGN_OR_RETURN(result->rank, env.Number(rank, 0, last));
+  GS_ASSIGN_OR_RETURN(result->local_rank, env.Number(local_rank, 0, last));
+  if (result->launcher == Launcher::kTorchrun) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const absl::optional<int> exported, env.Number("WORLD_SIZE", 1, kAny));
+  if (exported.has_value() && exported != result->world_size) {
+    return Unexpected("WORLD_SIZE", absl::StrCat(*result->world_size, ", as ", size, " says"),
+                      absl::StrCat(*exported));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::optional<std::string>> FirstSlurmHost(const Environment& env) {
+  const absl::string_view variable =
+      env.FirstSet({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+  const absl::optional<std::string> list = env.Text(variable);
+  if (!list.has_value()) return absl::optional<std::string>();
+  const absl::StatusOr<std::vector<std::string>> hosts = ExpandSlurmNodeList(*list);
+  if (!hosts.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(variable, ": ", hosts.status().message()));
+  }
+  return absl::optional<std::string>(hosts->front());
+}
+
+// MASTER_ADDR and MASTER_PORT, or `host` where MASTER_ADDR is not set; `next_port` adds one to the
+// port.
+absl::Status ReadMaster(const Environment& env, absl::optional<std::string> host, bool next_port,
+                        LaunchEnvironment* result) {
+  if (env.Has("MASTER_ADDR")) host = env.Text("MASTER_ADDR");
+  GS_ASSIGN_OR_RETURN(const absl::optional<int> given,
+                      env.Number("MASTER_PORT", 1, next_port ? 65534 : 65535));
+  if (!host.has_value()) return absl::OkStatus();
+  absl::string_view bare = *host;
+  if (absl::ConsumePrefix(&bare, "[") && !absl::ConsumeSuffix(&bare, "]")) bare = *host;
+  const std::string address =
+      FormatHostPort(bare, given.value_or(kDefaultPort) + (next_port ? 1 : 0));
+  if (!ParseHostPort(address).ok()) {
+    return Unexpected("MASTER_ADDR", "a host name or address", absl::StrCat("\"", *host, "\""));
+  }
+  result->master = address;
+  return absl::OkStatus();
+}
+
+absl::Status ReadTorchrun(const Environment& env, LaunchEnvironment* result) {
+  GS_RETURN_IF_ERROR(ReadRanks(env, "RANK", "WORLD_SIZE", "LOCAL_RANK", result));
+  GS_ASSIGN_OR_RETURN(result->local_size, env.Number("LOCAL_WORLD_SIZE", 1, *result->world_size));
+  const absl::string_view agent_variable = "TORCHELASTIC_USE_AGENT_STORE";
+  const std::string agent = env.Text(agent_variable).value_or("False");
+  if (agent != "True" && agent != "False") {
+    return Unexpected(agent_variable, "True or False", absl::StrCat("\"", agent, "\""));
+  }
+  GS_RETURN_IF_ERROR(ReadMaster(env, absl::nullopt, agent == "True", result));
+  result->run_id = env.Text("TORCHELASTIC_RUN_ID");
+  GS_ASSIGN_OR_RETURN(const absl::optional<int> restarts,
+                      env.Number("TORCHELASTIC_RESTART_COUNT", 0, kAny));
+  result->attempt = restarts.value_or(0);
+  return absl::OkStatus();
+}
+
+// `host_size` names the variable that counts this host's workers.
+absl::Status ReadMpiMaster(const Environment& env, absl::string_view host_size,
+                           LaunchEnvironment* result) {
+  GS_ASSIGN_OR_RETURN(absl::optional<std::string> host, FirstSlurmHost(env));
+  GS_ASSIGN_OR_RETURN(result->local_size, env.Number(host_size, 1, *result->world_size));
+  if (result->local_size == result->world_size) host = "127.0.0.1";
+  return ReadMaster(env, host, /*next_port=*/false, result);
+}
+
+absl::Status ReadOpenMpi(const Environment& env, LaunchEnvironment* result) {
+  GS_RETURN_IF_ERROR(ReadRanks(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                               "OMPI_COMM_WORLD_LOCAL_RANK", result));
+  result->run_id = env.Text(env.FirstSet({"PMIX_NAMESPACE", "SLURM_JOB_ID"}));
+  return ReadMpiMaster(env, "OMPI_COMM_WORLD_LOCAL_SIZE", result);
+}
+
+absl::Status ReadMpich(const Environment& env, LaunchEnvironment* result) {
+  GS_RETURN_IF_ERROR(ReadRanks(env, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", result));
+  GS_RETURN_IF_ERROR(ReadMpiMaster(env, "MPI_LOCALNRANKS", result));
+  // Without the step: on some hosts it is the batch script's, on others that of MPI's own helpers.
+  std::vector<std::string> names = {env.Text("SLURM_JOB_ID").value_or("")};
+  const bool on_one_host = result->local_size == result->world_size;
+  names.push_back(env.Text("I_MPI_HYDRA_UUID").value_or(""));
+  if (names.back().empty()) names.back() = env.LauncherProcess("PMI_RANK", on_one_host);
+  names.erase(std::remove(names.begin(), names.end(), ""), names.end());
+  if (!names.empty()) result->run_id = absl::StrJoin(names, ".");
+  return absl::OkStatus();
+}
+
+absl::string_view SlurmSize(const Environment& env) {
+  return env.FirstSet({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
+}
+
+// A batch script has a SLURM_PROCID as well, 0, and with --ntasks a SLURM_NTASKS, but is none of
+// the tasks that are counted: those are of steps.
+bool IsSlurmTask(const Environment& env) {
+  const bool in_step = env.Has("SLURM_STEP_ID") || env.Has("SLURM_STEPID");
+  return env.Has("SLURM_PROCID") && (in_step || !env.Has("SLURM_JOB_ID"));
+}
+
+// In a batch script, or a shell of salloc, that asked for several tasks: what it starts without srun
+// is easily taken for training by all of them.
+std::string TasksNeverStarted(const Environment& env) {
+  const absl::optional<std::string> tasks = env.Text("SLURM_NTASKS");
+  int count = 0;
+  if (!env.Has("SLURM_JOB_ID") || !absl::SimpleAtoi(tasks.value_or("1"), &count) || count < 2) {
+    return "";
+  }
+  return absl::StrCat(
+      "SLURM_NTASKS=", count,
+      " but this process is no task of a step: it trains alone; srun in front of the "
+      "command starts ",
+      count, " workers, --world_size=1 says that one is meant");
+}
+
+// With srun --mpi=pmi2 and the like, Slurm itself sets PMI_*. MPICH's and Intel MPI's launchers
+// count a host's ranks too, and run inside steps of their own, whose numbers are other ones.
+bool IsPmiOfSlurm(const Environment& env) {
+  return IsSlurmTask(env) && !env.Has("MPI_LOCALRANKID") &&
+         env.Text("PMI_RANK") == env.Text("SLURM_PROCID") &&
+         env.Text("PMI_SIZE") == env.Text(SlurmSize(env));
+}
+
+absl::Status ReadSlurm(const Environment& env, LaunchEnvironment* result) {
+  GS_RETURN_IF_ERROR(ReadRanks(env, "SLURM_PROCID", SlurmSize(env), "SLURM_LOCALID", result));
+  GS_ASSIGN_OR_RETURN(const absl::optional<std::string> host, FirstSlurmHost(env));
+  GS_RETURN_IF_ERROR(ReadMaster(env, host, /*next_port=*/false, result));
+  result->run_id = env.Text("SLURM_JOB_ID");
+  if (result->run_id.has_value() && env.Has("SLURM_STEP_ID")) {
+    absl::StrAppend(&*result->run_id, ".", *env.Text("SLURM_STEP_ID"));
+  }
+  GS_ASSIGN_OR_RETURN(const absl::optional<int> restarts,
+                      env.Number("SLURM_RESTART_COUNT", 0, kAny));
+  result->attempt = restarts.value_or(0);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::string_view LauncherName(Launcher launcher) {
+  switch (launcher) {
+    case Launcher::kNone:
+      return "";
+    case Launcher::kTorchrun:
+      return "torchrun";
+    case Launcher::kOpenMpi:
+      return "Open MPI";
+    case Launcher::kMpich:
+      return "MPICH";
+    case Launcher::kSlurm:
+      return "Slurm";
+  }
+  return "";
+}
+
+bool SaysAll(absl::optional<int> rank, absl::optional<int> world_size, absl::string_view master) {
+  if (world_size == 1) return rank.value_or(0) == 0;
+  return rank.has_value() && world_size.has_value() && !master.empty();
+}
+
+bool IsLauncherVariable(absl::string_view name) {
+  constexpr absl::string_view kNames[] = {
+      // torchrun
+      "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE",
+      "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+      // Open MPI, MPICH, Intel MPI
+      "OMPI_UNIVERSE_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+      // Slurm; without SLURM_JOBID mpirun sees no Slurm job, and starts its processes here
+      "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_NTASKS",
+      "SLURM_NPROCS", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_JOBID", "SLURM_NODELIST",
+      "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"};
+  constexpr absl::string_view kPrefixes[] = {"TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMIX_", "PMI_",
+                                             "SLURM_STEP"};
+  const auto is_prefix = [name](absl::string_view prefix) {
+    return absl::StartsWith(name, prefix);
+  };
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames) ||
+         std::any_of(std::begin(kPrefixes), std::end(kPrefixes), is_prefix);
+}
+
+absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(
+    const Lookup& lookup, const LauncherProcessOf& launcher_process) {
+  const Environment env(lookup, launcher_process);
+  struct Candidate {
+    Launcher launcher;
+    bool has_rank;
+    bool has_size;
+    absl::Status (*read)(const Environment&, LaunchEnvironment*);
+  };
+  const Candidate candidates[] = {
+      {Launcher::kTorchrun, env.Has("RANK"), env.Has("WORLD_SIZE"), ReadTorchrun},
+      {Launcher::kOpenMpi, env.Has("OMPI_COMM_WORLD_RANK"), env.Has("OMPI_COMM_WORLD_SIZE"),
+       ReadOpenMpi},
+      {Launcher::kMpich, env.Has("PMI_RANK") && !IsPmiOfSlurm(env), env.Has("PMI_SIZE"), ReadMpich},
+      {Launcher::kSlurm, IsSlurmTask(env), env.Has(SlurmSize(env)), ReadSlurm},
+  };
+  const Candidate* chosen = nullptr;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.has_rank) continue;
+    // A set without a size is no more than the best guess, whose reader names what is missing.
+    if (chosen == nullptr || (!chosen->has_size && candidate.has_size)) chosen = &candidate;
+  }
+  LaunchEnvironment result;
+  if (chosen == nullptr) {
+    result.notice = TasksNeverStarted(env);
+    return result;
+  }
+  result.launcher = chosen->launcher;
+  GS_RETURN_IF_ERROR(chosen->read(env, &result));
+  return result;
+}
+
+}  // namespace gradsync

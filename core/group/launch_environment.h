@@ -1,0 +1,77 @@
+// What the program that started this process, a worker or a parameter server, says about it in
+// environment variables.
+
+#ifndef GRADSYNC_CORE_GROUP_LAUNCH_ENVIRONMENT_H_
+#define GRADSYNC_CORE_GROUP_LAUNCH_ENVIRONMENT_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+
+namespace gradsync {
+
+enum class Launcher { kNone, kTorchrun, kOpenMpi, kMpich, kSlurm };
+
+// "Slurm"; empty for kNone.
+absl::string_view LauncherName(Launcher launcher);
+
+// Unset fields are those that the launcher says nothing about.
+struct LaunchEnvironment {
+  Launcher launcher = Launcher::kNone;
+  absl::optional<int> rank;
+  absl::optional<int> world_size;
+  absl::optional<int> local_rank;      // among the workers of this host
+  absl::optional<int> local_size;      // how many those are
+  absl::optional<std::string> master;  // "host:port" where rank 0 is to hold the store
+  absl::optional<std::string> run_id;
+  int attempt = 0;     // restarts of the job so far
+  std::string notice;  // to be printed: tasks were asked for, and this process is none of them
+};
+
+// Whether a program's flags leave nothing to ask of a launcher: one worker alone, or a rank, a world
+// size and where the store is. No launcher's variable is read then.
+bool SaysAll(absl::optional<int> rank, absl::optional<int> world_size, absl::string_view master);
+
+// Whether a launcher sets this variable to say which of its processes this is and where the others
+// are. Programs that start the processes of a job of their own keep these from them.
+bool IsLauncherVariable(absl::string_view name);
+
+// The first launcher of which a rank and a number of ranks are set:
+//
+//   torchrun    RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID,
+//               TORCHELASTIC_RESTART_COUNT, LOCAL_WORLD_SIZE. With
+//               TORCHELASTIC_USE_AGENT_STORE=True the agent listens at MASTER_PORT, so the next
+//               port is taken. Other launchers set the first five as well (PyTorchJob, people).
+//   OpenMPI     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; PMIX_NAMESPACE as run id
+//   MPICH,      PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS; not those that Slurm sets
+//   Intel MPI   beside its own (srun --mpi=pmi2), which have the same numbers and no MPI_LOCALRANKID.
+//               As run id SLURM_JOB_ID and I_MPI_HYDRA_UUID, which only Intel MPI sets; MPICH names
+//               no job, so its launcher's process stands for one (core/base/launcher_process.h)
+//   Slurm       SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, the first host
+//               of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, SLURM_JOB_ID.SLURM_STEP_ID as run id,
+//               SLURM_RESTART_COUNT; in steps alone, so that a batch script is no task
+//
+// in this order, because each may run inside one that stands below it (torchrun under srun; mpirun
+// in a Slurm job). MASTER_ADDR and MASTER_PORT (29500 if not set) win under all of them. Without
+// MASTER_ADDR, an MPI job takes the job's first Slurm host, or 127.0.0.1 if all of it runs on this
+// host.
+//
+// MASTER_ADDR may have IPv6 with or without brackets.
+//
+// Pure: `lookup` is all it asks, and `launcher_process`, LauncherProcess() or the like, where a
+// launcher's variables do not tell its jobs apart; null: they are not told apart. A WORLD_SIZE without RANK is what job scripts export for other
+// programs; it must then agree with the launcher's. Nothing set at all is no error.
+//
+// Errors: INVALID_ARGUMENT naming the variable, what was expected and what was found, when a value
+// is garbled or contradicts another, or when there are ranks and no launcher says how many.
+absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(
+    const std::function<absl::optional<std::string>(absl::string_view name)>& lookup,
+    const std::function<std::string(absl::string_view mark, bool on_one_host)>& launcher_process =
+        nullptr);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_CORE_GROUP_LAUNCH_ENVIRONMENT_H_

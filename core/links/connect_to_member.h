@@ -1,0 +1,36 @@
+#ifndef GRADSYNC_CORE_LINKS_CONNECT_TO_MEMBER_H_
+#define GRADSYNC_CORE_LINKS_CONNECT_TO_MEMBER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/base/deadline.h"
+#include "core/links/frame_stream.h"
+
+namespace gradsync {
+
+// Connects as `link` does, to a peer that is a member of the group: it has said that it listens, so
+// nothing but a failure keeps it from answering, and it has `failure_timeout` for that. Where the peer
+// may yet have to be started, `is_member` is asked after that time, and again, for as long as it is
+// not one. Errors: those of StreamLink::Connect(); that of a member which does not answer is a
+// suspicion (core/base/suspicion.h), since it may be lost, and the group know that soon.
+// RESOURCE_EXHAUSTED as such a suspicion when the member's host answers and it does not, and not as
+// one when there was no answer for `failure_timeout`, of a member or not, and this process has no
+// descriptors left.
+absl::StatusOr<std::shared_ptr<FrameStream>> ConnectToMember(
+    StreamLink& link, const std::string& address, int connection, std::shared_ptr<FrameSink> sink,
+    Deadline deadline, absl::Duration failure_timeout,
+    const std::function<bool()>& is_member = [] { return true; });
+
+// What such an error says of the member `name`, "rank 2" say: that it is the culprit, but for what
+// this process lacks itself. A suspicion stays one.
+absl::Status NoConnection(absl::string_view name, const absl::Status& why);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_CORE_LINKS_CONNECT_TO_MEMBER_H_

@@ -1,0 +1,78 @@
+#include "core/links/connect_to_member.h"
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/base/deadline.h"
+#include "core/base/deaf_process.h"
+#include "core/base/no_descriptors_left.h"
+#include "core/base/suspicion.h"
+#include "core/links/failing_link.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::StartsWith;
+
+absl::Status WhyNoConnection(const std::string& address) {
+  FailingLink link(absl::DeadlineExceededError("no stream"));
+  return ConnectToMember(link, address, 0, nullptr, Deadline::In(absl::Minutes(1)),
+                         absl::Milliseconds(1))
+      .status();
+}
+
+TEST(ConnectToMemberTest, AMemberWhoseHostAnswersIsSuspectedItself) {
+  DeafProcess member;
+  member.Listen();
+  const absl::Status status = WhyNoConnection(member.address());
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_GT(PatienceWith(status), absl::ZeroDuration());
+  EXPECT_THAT(std::string(CutLink("rank 0", "rank 1", status).message()),
+              StartsWith("rank 1: its host answers"));
+}
+
+TEST(ConnectToMemberTest, WhereNothingAnswersTheLinkIsSuspected) {
+  DeafProcess refuses;
+  for (const std::string& address : {refuses.address(), std::string("nowhere.invalid:1")}) {
+    const absl::Status status = WhyNoConnection(address);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_GT(PatienceWith(status), absl::ZeroDuration());
+    EXPECT_THAT(std::string(CutLink("rank 0", "rank 1", status).message()),
+                StartsWith("link rank 0 - rank 1: "));
+  }
+}
+
+TEST(ConnectToMemberTest, AProcessWithoutDescriptorsBlamesNobodyElse) {
+  DeafProcess member;
+  member.Listen();
+  absl::Status status;
+  {
+    const NoDescriptorsLeft none;
+    status = WhyNoConnection(member.address());
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(PatienceWith(status), absl::ZeroDuration());
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("no file descriptors left in this process"));
+}
+
+TEST(NoConnectionTest, NamesTheMemberButForWhatThisProcessLacks) {
+  const absl::Status reset = absl::UnavailableError("connection reset by peer");
+  EXPECT_EQ(NoConnection("rank 1", reset),
+            absl::UnavailableError("rank 1: connection reset by peer"));
+  EXPECT_EQ(NoConnection("rank 1", absl::ResourceExhaustedError("no file descriptors left")),
+            absl::ResourceExhaustedError("no connection to rank 1: no file descriptors left"));
+  const absl::Status deaf =
+      Suspicion(absl::ResourceExhaustedError("its host answers"), absl::Seconds(1));
+  EXPECT_EQ(Certain(NoConnection("rank 1", deaf)),
+            absl::ResourceExhaustedError("rank 1: its host answers"));
+  EXPECT_EQ(PatienceWith(NoConnection("rank 1", deaf)), absl::Seconds(1));
+}
+
+}  // namespace
+}  // namespace gradsync

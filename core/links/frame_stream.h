@@ -1,0 +1,151 @@
+// How bytes move between two processes (or two threads, in tests): an ordered stream of frames in
+// each direction.
+//
+// A frame is a small header and, for data, a payload of many bytes. Rings and parameter servers are
+// written against this interface alone; core/links/grpc_stream.h carries it over gRPC and
+// core/links/in_process_stream.h within a process.
+
+#ifndef GRADSYNC_CORE_LINKS_FRAME_STREAM_H_
+#define GRADSYNC_CORE_LINKS_FRAME_STREAM_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/base/deadline.h"
+#include "core/links/release.h"
+#include "proto/frame.pb.h"
+
+namespace gradsync {
+
+// Received payload: parts in order, not aligned, a part's end may split a float. The list of parts
+// and their bytes live as long as `owner`.
+struct Payload {
+  absl::Span<const absl::Span<const char>> parts;
+  std::shared_ptr<const void> owner;
+
+  size_t size() const {
+    size_t bytes = 0;
+    for (absl::Span<const char> part : parts) bytes += part.size();
+    return bytes;
+  }
+
+  // A copy in one piece, for what is small: messages, not gradients.
+  std::string Flat() const {
+    std::string bytes;
+    for (absl::Span<const char> part : parts) bytes.append(part.data(), part.size());
+    return bytes;
+  }
+};
+
+// A payload whose bytes live as long as `bytes`.
+inline Payload MakePayload(std::vector<absl::Span<const char>> parts,
+                           std::shared_ptr<const void> bytes) {
+  auto both = std::make_shared<
+      const std::pair<std::vector<absl::Span<const char>>, std::shared_ptr<const void>>>(
+      std::move(parts), std::move(bytes));
+  return {both->first, both};
+}
+
+// A frame to send.
+struct OutgoingFrame {
+  proto::FrameHeader header;
+  // Not copied: must stay valid and unchanged until `released` ran.
+  absl::Span<const char> payload;
+  // Runs on any thread when nobody reads the payload any more; also when the stream failed. Must
+  // not wait, nor call into the stream. Give it two words (release.h) where frames are many.
+  Release released;
+  // Frames marked so overtake queued frames that are not; order is kept among equals.
+  bool urgent = false;
+};
+
+// What one end hears. Calls for one stream come one at a time, in order; for different streams they
+// may overlap. They run on threads of the link: they may compute and send, but must never wait for
+// a peer.
+class FrameSink {
+ public:
+  virtual ~FrameSink() = default;
+
+  virtual void OnFrame(const proto::FrameHeader& header, Payload payload) = 0;
+
+  // At the accepting end: the peer has finished, and its last frame was heard. A stream that is
+  // lost may begin its end like this too, so whoever expected more waits a moment for OnClosed().
+  virtual void OnPeerFinished() {}
+
+  // The last call. OK after the peer finished in good order; otherwise UNAVAILABLE (lost; says what
+  // is known), CANCELLED (cancelled here), DATA_LOSS (not a frame), or what the peer ended the
+  // stream with.
+  virtual void OnClosed(absl::Status status) = 0;
+};
+
+// What the end that opened a stream said about itself before the first frame.
+struct StreamProof {
+  std::string run;  // the id of its run
+  std::string key;  // of its job; only whoever met the job's store has it
+
+  bool empty() const { return run.empty() && key.empty(); }
+};
+
+// One end. Thread-safe; no method blocks. Kept alive by the link until OnClosed() returned.
+class FrameStream {
+ public:
+  virtual ~FrameStream() = default;
+
+  // Queues a frame. After Finish() or the stream's end the frame is dropped (and `released` runs).
+  virtual void Send(OutgoingFrame frame) = 0;
+
+  // Says that nothing more will be sent. The stream closes with OK when both ends have finished and
+  // all frames arrived.
+  virtual void Finish() = 0;
+
+  // Ends the stream at once; the peer sees `reason`, or UNAVAILABLE. Queued frames are dropped.
+  virtual void Cancel(absl::Status reason) = 0;
+
+  // At the accepting end: what the peer said of itself; known before a frame is read. Empty where
+  // the link carries nothing of the kind.
+  virtual StreamProof proof() const { return {}; }
+};
+
+// Called for each stream that a peer opens, on a thread of the link; returns the sink that hears
+// it, or null to refuse it: then nothing is read from it. Whoever has cancelled the stream before
+// said why.
+using StreamAcceptor =
+    std::function<std::shared_ptr<FrameSink>(std::shared_ptr<FrameStream> stream)>;
+
+// Accepts streams at an address. Destroying it cancels its streams and waits until all of them are
+// closed.
+class StreamListener {
+ public:
+  virtual ~StreamListener() = default;
+
+  virtual std::string address() const = 0;  // as peers reach it, "host:port"
+};
+
+// Opens listeners and streams; one per kind of link. Thread-safe.
+class StreamLink {
+ public:
+  virtual ~StreamLink() = default;
+
+  // `address` is "host:port", port 0 for any free one.
+  // Errors: UNAVAILABLE when the port is taken or the address is not ours.
+  virtual absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string& address,
+                                                                 StreamAcceptor acceptor) = 0;
+
+  // Opens a stream. `connection` numbers parallel connections to one address: streams with
+  // different numbers never share a TCP connection. Returns when the connection is up. Errors:
+  // DEADLINE_EXCEEDED or UNAVAILABLE, naming the address; then the sink is not called.
+  virtual absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string& address,
+                                                               int connection,
+                                                               std::shared_ptr<FrameSink> sink,
+                                                               Deadline deadline) = 0;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_CORE_LINKS_FRAME_STREAM_H_

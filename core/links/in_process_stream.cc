@@ -1,0 +1,364 @@
+#include "core/links/in_process_stream.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "core/base/deadline.h"
+#include "core/base/mutex.h"
+
+namespace gradsync {
+namespace {
+
+// Runs `released` when the last reader has let go.
+class Loan {
+ public:
+  explicit Loan(OutgoingFrame frame) : frame_(std::move(frame)) {}
+  Loan(const Loan&) = delete;
+  Loan& operator=(const Loan&) = delete;
+  ~Loan() { frame_.released.Run(); }
+
+  const OutgoingFrame& frame() const { return frame_; }
+
+ private:
+  OutgoingFrame frame_;
+};
+
+using LoanQueue = std::deque<std::shared_ptr<const Loan>>;
+
+// What a listener and the accepted ends share; the listener may go first.
+struct Acceptance {
+  Acceptance(std::string address, StreamAcceptor acceptor)
+      : address(std::move(address)), acceptor(std::move(acceptor)) {}
+
+  const std::string address;
+  const StreamAcceptor acceptor;
+  Mutex mutex;
+  CondVar changed;
+  bool closing ABSL_GUARDED_BY(mutex) = false;
+  std::vector<std::weak_ptr<FrameStream>> streams ABSL_GUARDED_BY(mutex);
+  int open ABSL_GUARDED_BY(mutex) = 0;
+};
+
+enum Side { kOpened = 0, kAccepted = 1 };
+
+// Both ends of a stream: one mutex, so that each sees the other's state.
+struct Connection {
+  // What is on its way to one end, and what that end did.
+  struct End {
+    LoanQueue urgent;
+    LoanQueue normal;
+    bool finished = false;
+    absl::optional<absl::Status> closed;  // why it ends, once that is known
+  };
+
+  explicit Connection(const std::string& address)
+      : peer_names{address, absl::StrCat("a peer of ", address)} {}
+
+  const std::string peer_names[2];  // of each side's peer, for messages
+  Mutex mutex;
+  CondVar changed;
+  End ends[2] ABSL_GUARDED_BY(mutex);
+  bool up ABSL_GUARDED_BY(mutex) = false;         // accepted
+  bool abandoned ABSL_GUARDED_BY(mutex) = false;  // Connect() gave up
+
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return ends[0].urgent.empty() && ends[0].normal.empty() && ends[1].urgent.empty() &&
+           ends[1].normal.empty();
+  }
+
+  // Ends both sides; a side that has ended keeps its first status.
+  void Close(Side side, const absl::Status& own, const absl::Status& peers) {
+    LoanQueue dropped;  // `released` must run without the mutex
+    MutexLock lock(&mutex);
+    for (Side each : {kOpened, kAccepted}) {
+      End& end = ends[each];
+      if (!end.closed) end.closed = each == side ? own : peers;
+      for (LoanQueue* queue : {&end.urgent, &end.normal}) {
+        std::move(queue->begin(), queue->end(), std::back_inserter(dropped));
+        queue->clear();
+      }
+    }
+    changed.SignalAll();
+  }
+};
+
+class InProcessStream : public FrameStream {
+ public:
+  InProcessStream(std::shared_ptr<Connection> connection, Side side, StreamProof proof)
+      : connection_(std::move(connection)), side_(side), proof_(std::move(proof)) {}
+
+  StreamProof proof() const override { return proof_; }
+
+  void Send(OutgoingFrame frame) override {
+    const bool urgent = frame.urgent;
+    auto loan = std::make_shared<const Loan>(std::move(frame));
+    MutexLock lock(&connection_->mutex);
+    Connection::End& here = connection_->ends[side_];
+    Connection::End& there = connection_->ends[Peer()];
+    if (here.finished || here.closed || there.closed) return;
+    (urgent ? there.urgent : there.normal).push_back(std::move(loan));
+    connection_->changed.SignalAll();
+  }
+
+  void Finish() override {
+    MutexLock lock(&connection_->mutex);
+    connection_->ends[side_].finished = true;
+    connection_->changed.SignalAll();
+  }
+
+  void Cancel(absl::Status reason) override {
+    if (reason.ok()) reason = absl::CancelledError("no reason given");
+    const std::string& peer = connection_->peer_names[side_];
+    const std::string& here = connection_->peer_names[Peer()];
+    connection_->Close(
+        side_, absl::CancelledError(absl::StrCat(peer, ": cancelled here: ", reason.message())),
+        side_ == kAccepted
+            ? absl::Status(reason.code(), absl::StrCat(here, ": ", reason.message()))
+            : absl::UnavailableError(absl::StrCat(here, ": lost, or cancelled there")));
+  }
+
+  // Hears until the stream ends. Runs on the end's own thread.
+  void Deliver(FrameSink& sink, const InProcessLinkOptions& options, uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (;;) {
+      Pause(options.max_delay, random);
+      bool peer_finished = false;
+      std::shared_ptr<const Loan> loan = Next(&peer_finished);
+      if (peer_finished) {
+        sink.OnPeerFinished();
+        continue;
+      }
+      if (loan == nullptr) break;
+      Payload payload =
+          MakePayload(Parts(loan->frame().payload, options.split_payloads, random), loan);
+      const proto::FrameHeader header = loan->frame().header;
+      loan.reset();
+      sink.OnFrame(header, std::move(payload));
+    }
+    absl::Status status;
+    {
+      MutexLock lock(&connection_->mutex);
+      status = *connection_->ends[side_].closed;
+    }
+    sink.OnClosed(std::move(status));
+  }
+
+ private:
+  Side Peer() const { return side_ == kOpened ? kAccepted : kOpened; }
+
+  // The next frame; null when the stream has ended, and when the peer has finished, which is said
+  // once, at the accepting end.
+  std::shared_ptr<const Loan> Next(bool* peer_finished) {
+    MutexLock lock(&connection_->mutex);
+    Connection::End& end = connection_->ends[side_];
+    for (;;) {
+      if (end.closed) return nullptr;
+      LoanQueue& queue = end.urgent.empty() ? end.normal : end.urgent;
+      if (!queue.empty()) {
+        std::shared_ptr<const Loan> loan = std::move(queue.front());
+        queue.pop_front();
+        if (connection_->Idle()) connection_->changed.SignalAll();
+        return loan;
+      }
+      if (end.finished && connection_->ends[Peer()].finished && connection_->Idle()) {
+        for (Connection::End& each : connection_->ends) each.closed = absl::OkStatus();
+        connection_->changed.SignalAll();
+        return nullptr;
+      }
+      if (side_ == kAccepted && connection_->ends[Peer()].finished && !told_peer_finished_) {
+        told_peer_finished_ = *peer_finished = true;
+        return nullptr;
+      }
+      connection_->changed.Wait(&connection_->mutex);
+    }
+  }
+
+  void Pause(absl::Duration max_delay, std::mt19937_64& random) {
+    if (max_delay <= absl::ZeroDuration() || random() % 2 == 0) return;
+    const Deadline until = Deadline::In(max_delay * (random() % 1024) / 1024);
+    MutexLock lock(&connection_->mutex);
+    while (!connection_->ends[side_].closed &&
+           !connection_->changed.WaitWithDeadline(&connection_->mutex, until)) {
+    }
+  }
+
+  static std::vector<absl::Span<const char>> Parts(absl::Span<const char> payload, bool split,
+                                                   std::mt19937_64& random) {
+    std::vector<absl::Span<const char>> parts;
+    for (int cut = 0; split && cut < 5 && payload.size() > 1; ++cut) {
+      // The first cut is within the first float, the others anywhere.
+      const size_t most = cut == 0 ? std::min<size_t>(3, payload.size() - 1) : payload.size() - 1;
+      const size_t bytes = std::min<size_t>(payload.size(), (1 + random() % most) | 1);
+      parts.push_back(payload.first(bytes));
+      payload.remove_prefix(bytes);
+    }
+    if (!payload.empty()) parts.push_back(payload);
+    return parts;
+  }
+
+  const std::shared_ptr<Connection> connection_;
+  const Side side_;
+  const StreamProof proof_;
+  bool told_peer_finished_ = false;  // of the thread that delivers
+};
+
+class InProcessListener : public StreamListener {
+ public:
+  InProcessListener(std::shared_ptr<Acceptance> acceptance, absl::AnyInvocable<void() &&> unlisten)
+      : acceptance_(std::move(acceptance)), unlisten_(std::move(unlisten)) {}
+
+  ~InProcessListener() override {
+    std::move(unlisten_)();
+    std::vector<std::weak_ptr<FrameStream>> streams;
+    {
+      MutexLock lock(&acceptance_->mutex);
+      acceptance_->closing = true;
+      streams.swap(acceptance_->streams);
+    }
+    for (const auto& weak : streams) {
+      if (auto stream = weak.lock()) stream->Cancel(absl::UnavailableError("the listener closed"));
+    }
+    MutexLock lock(&acceptance_->mutex);
+    while (acceptance_->open > 0) acceptance_->changed.Wait(&acceptance_->mutex);
+  }
+
+  std::string address() const override { return acceptance_->address; }
+
+ private:
+  const std::shared_ptr<Acceptance> acceptance_;
+  absl::AnyInvocable<void() &&> unlisten_;
+};
+
+class InProcessLink : public StreamLink, public std::enable_shared_from_this<InProcessLink> {
+ public:
+  explicit InProcessLink(InProcessLinkOptions options) : options_(std::move(options)) {}
+
+  absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string& address,
+                                                         StreamAcceptor acceptor) override {
+    const size_t colon = address.rfind(':');
+    int port = -1;
+    if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
+        port < 0 || port > 65535) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot listen at \"", address, "\": expected host:port"));
+    }
+    MutexLock lock(&mutex_);
+    std::string bound = address;
+    while (port == 0 && (bound == address || listening_.count(bound) > 0)) {
+      bound = absl::StrCat(address.substr(0, colon), ":", next_port_++);
+    }
+    if (listening_.count(bound) > 0) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen at ", bound, ": the port is taken"));
+    }
+    auto acceptance = std::make_shared<Acceptance>(bound, std::move(acceptor));
+    listening_[bound] = acceptance;
+    changed_.SignalAll();
+    return std::make_unique<InProcessListener>(acceptance, [self = shared_from_this(), bound] {
+      MutexLock lock(&self->mutex_);
+      self->listening_.erase(bound);
+    });
+  }
+
+  absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string& address,
+                                                       int /*connection*/,
+                                                       std::shared_ptr<FrameSink> sink,
+                                                       Deadline deadline) override {
+    std::shared_ptr<Acceptance> acceptance;
+    uint64_t seed;
+    {
+      MutexLock lock(&mutex_);
+      while (listening_.count(address) == 0) {
+        if (changed_.WaitWithDeadline(&mutex_, deadline)) return NoAnswer(address);
+      }
+      acceptance = listening_[address];
+      seed = options_.seed * 1000003 + 2 * streams_++;
+    }
+    auto connection = std::make_shared<Connection>(address);
+    auto opened = std::make_shared<InProcessStream>(connection, kOpened, StreamProof());
+    auto accepted = std::make_shared<InProcessStream>(connection, kAccepted, options_.proof);
+    {
+      MutexLock lock(&acceptance->mutex);
+      if (acceptance->closing) return absl::UnavailableError(address + ": the listener closed");
+      ++acceptance->open;
+      auto& streams = acceptance->streams;
+      streams.erase(std::remove_if(streams.begin(), streams.end(),
+                                   [](const auto& stream) { return stream.expired(); }),
+                    streams.end());
+      streams.push_back(accepted);
+    }
+    std::thread([=, options = options_] {
+      AcceptAndDeliver(connection, accepted, *acceptance, options, seed);
+    }).detach();
+
+    MutexLock lock(&connection->mutex);
+    while (!connection->up && !connection->ends[kOpened].closed) {
+      if (connection->changed.WaitWithDeadline(&connection->mutex, deadline)) {
+        connection->abandoned = true;
+        return NoAnswer(address);
+      }
+    }
+    if (!connection->up) return *connection->ends[kOpened].closed;
+    std::thread([=, options = options_, sink = std::move(sink)]() mutable {
+      opened->Deliver(*sink, options, seed + 1);
+      sink.reset();
+    }).detach();
+    return opened;
+  }
+
+ private:
+  static absl::Status NoAnswer(const std::string& address) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("no stream to ", address, ": nobody accepted it before the deadline"));
+  }
+
+  static void AcceptAndDeliver(std::shared_ptr<Connection> connection,
+                               std::shared_ptr<InProcessStream> stream, Acceptance& acceptance,
+                               const InProcessLinkOptions& options, uint64_t seed) {
+    std::shared_ptr<FrameSink> sink = acceptance.acceptor(stream);
+    if (sink == nullptr) {
+      stream->Cancel(absl::UnavailableError("the stream was refused"));
+    } else {
+      connection->mutex.Lock();
+      const bool abandoned = connection->abandoned;
+      connection->up = !abandoned;
+      connection->changed.SignalAll();
+      connection->mutex.Unlock();
+      if (abandoned) {
+        connection->Close(kAccepted, absl::UnavailableError("the peer gave up while connecting"),
+                          absl::OkStatus());
+      }
+      stream->Deliver(*sink, options, seed);
+    }
+    sink.reset();
+    stream.reset();
+    MutexLock lock(&acceptance.mutex);
+    --acceptance.open;
+    acceptance.changed.SignalAll();
+  }
+
+  const InProcessLinkOptions options_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<std::string, std::shared_ptr<Acceptance>> listening_ ABSL_GUARDED_BY(mutex_);
+  int next_port_ ABSL_GUARDED_BY(mutex_) = 1024;
+  uint64_t streams_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<StreamLink> NewInProcessLink(InProcessLinkOptions options) {
+  return std::make_shared<InProcessLink>(std::move(options));
+}
+
+}  // namespace gradsync

@@ -1,0 +1,137 @@
+// What kind of a job runs: its topology, its link, and what goes with them. The one list of
+// backends, and the one place that says what goes together.
+//
+// A new backend is an entry of Backend, a row of kBackends, a case of CreateGradientSync()
+// (gradsync/join/sync_factory.cc), which does not compile without it, and a line of
+// tests/factory_conformance_test.cc.
+
+#ifndef GRADSYNC_CORE_PLAN_JOB_SPEC_H_
+#define GRADSYNC_CORE_PLAN_JOB_SPEC_H_
+
+#include <array>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "core/plan/codec.h"
+#include "core/plan/consistency.h"
+#include "core/plan/update_site.h"
+
+namespace gradsync {
+
+enum class Topology { kLocal, kPs, kRing };
+
+// kAuto is chosen when hosts are known; kNone is what a job without peers has.
+enum class Link { kAuto, kNone, kGrpc, kShm, kGloo, kNccl, kCudaIpc };
+
+// A topology over a link: what a GradientSync is.
+enum class Backend {
+  kLocal,
+  kRingOverGrpc,
+  kRingOverShm,
+  kRingOverGloo,
+  kRingOverNccl,
+  kRingOverCudaIpc,
+  kPsOverGrpc,
+  kPsOverShm,
+  kPsOverNccl,
+  kPsOverCudaIpc,
+};
+
+// What a backend is and can do.
+struct BackendTrait {
+  Backend backend;
+  Topology topology;
+  Link link;
+  bool counts_bytes;  // its wire_stats() say what it sent
+  bool plan_order;    // folds in the plan's order (core/plan/stripes.h), so that its bits are known
+  bool updates_at_owner;  // offers UpdateSite::kOwner
+  bool on_host;           // its buckets are in the host's memory, and staged for a GPU
+};
+
+// In the order of Backend.
+constexpr std::array<BackendTrait, 10> kBackends = {{
+    {Backend::kLocal, Topology::kLocal, Link::kNone, true, true, true, true},
+    {Backend::kRingOverGrpc, Topology::kRing, Link::kGrpc, true, true, true, true},
+    {Backend::kRingOverShm, Topology::kRing, Link::kShm, true, true, true, true},
+    {Backend::kRingOverGloo, Topology::kRing, Link::kGloo, false, false, false, true},
+    {Backend::kRingOverNccl, Topology::kRing, Link::kNccl, false, false, true, false},
+    {Backend::kRingOverCudaIpc, Topology::kRing, Link::kCudaIpc, true, true, true, false},
+    {Backend::kPsOverGrpc, Topology::kPs, Link::kGrpc, true, true, true, true},
+    {Backend::kPsOverShm, Topology::kPs, Link::kShm, true, true, true, true},
+    {Backend::kPsOverNccl, Topology::kPs, Link::kNccl, true, true, true, false},
+    {Backend::kPsOverCudaIpc, Topology::kPs, Link::kCudaIpc, true, true, true, false},
+}};
+
+constexpr const BackendTrait& TraitOf(Backend backend) {
+  return kBackends[static_cast<size_t>(backend)];
+}
+
+// As flags and records spell them: "ps"; "cuda_ipc", and "" for kNone; "owner".
+std::string TopologyName(Topology topology);
+std::string LinkName(Link link);
+std::string UpdateSiteName(UpdateSite site);
+
+// For people: "ring over shm", "local".
+std::string BackendName(Backend backend);
+
+struct JobSpec {
+  Topology topology = Topology::kLocal;
+  Link link = Link::kAuto;
+  UpdateSite update = UpdateSite::kWorker;
+  Consistency consistency;
+  Codec codec;
+  int servers = 0;  // processes
+  int owners = 0;   // where workers are the servers: the first so many; 0: all
+
+  // Of servers, one each; 0: nobody asked for shares of their own.
+  int server_weights = 0;
+  int connections = 0;  // per pair of peers; 0: the default
+};
+
+// The flags of the same names, as they were written.
+struct JobSpecText {
+  std::string topology = "local";
+  std::string link = "auto";
+  std::string update = "worker";
+  std::string consistency = "bsp";
+  std::string compression = "none";
+};
+
+// Errors, as of all below: INVALID_ARGUMENT naming the flag, what was expected and what came.
+absl::StatusOr<JobSpec> ParseJobSpec(const JobSpecText& text);
+absl::StatusOr<Topology> ParseTopology(absl::string_view text);
+absl::StatusOr<Link> ParseLink(absl::string_view text);
+absl::StatusOr<UpdateSite> ParseUpdateSite(absl::string_view text);
+
+// Every rule about what goes together. It knows nothing of this build or machine: that is
+// gradsync/join/sync_factory.h.
+absl::Status CheckJobSpec(const JobSpec& spec);
+
+// The same for an optimizer that clips to a global norm of `max_norm` (0: it does not).
+absl::Status CheckClipping(const JobSpec& spec, double max_norm);
+
+// Of a spec that passed CheckJobSpec(). kAuto stands for gRPC as long as hosts are not known, and
+// between ranks and servers that are not all on one.
+Backend BackendOf(const JobSpec& spec);
+
+// Links that exchange what is in the memory of GPUs, and know no server but a rank.
+constexpr bool BetweenGpus(Link link) { return link == Link::kNccl || link == Link::kCudaIpc; }
+
+// Servers without processes of their own.
+constexpr bool OwnersAreRanks(const JobSpec& spec) {
+  return spec.topology == Topology::kPs && BetweenGpus(spec.link);
+}
+
+// Parameter servers, each in the process of a worker.
+constexpr bool ServersInWorkers(const JobSpec& spec) {
+  return spec.topology == Topology::kPs && !BetweenGpus(spec.link) && spec.servers == 0;
+}
+
+// Connections per pair of peers that will be used; 0 where there are none.
+int ConnectionsOf(const JobSpec& spec);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_CORE_PLAN_JOB_SPEC_H_

@@ -1,0 +1,18 @@
+#include "core/sync/gradient_sync.h"
+
+namespace gradsync {
+namespace {
+
+absl::Status NoShards() {
+  return absl::FailedPreconditionError(
+      "parameters that owners keep: expected a backend that can, and a plan with slots of "
+      "parameters");
+}
+
+}  // namespace
+
+SyncHandle GradientSync::Gather(int) { return ResolvedHandle(NoShards()); }
+
+absl::Status GradientSync::StoreParameters(int, Deadline) { return NoShards(); }
+
+}  // namespace gradsync

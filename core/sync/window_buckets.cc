@@ -1,0 +1,25 @@
+#include "core/sync/window_buckets.h"
+
+#include <cstdint>
+
+#include "ATen/ops/from_blob.h"
+
+namespace gradsync {
+
+std::vector<GradBucket> WindowBuckets(const WindowGroup& group, int rank,
+                                      const std::shared_ptr<Window>& window) {
+  const WindowLayout layout = group.Layout(rank);
+  const auto flat = [&](int64_t offset, int64_t numel) {
+    return at::from_blob(
+        window->data() + offset, {numel}, [window](void*) {}, at::kFloat);
+  };
+  std::vector<GradBucket> buckets;
+  for (int bucket = 0; bucket < static_cast<int>(group.plan().buckets().size()); ++bucket) {
+    const int64_t numel = group.plan().buckets()[bucket].numel;
+    buckets.push_back(
+        {flat(layout.grad_offset(bucket), numel), flat(layout.param_offset(bucket), numel)});
+  }
+  return buckets;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,374 @@
+// START HERE to train your own torch module on several workers.
+//
+//   absl::StatusOr<std::unique_ptr<DistributedDataParallel>> ddp =
+//       DistributedDataParallel::Create(model.ptr(), sync, side_channel, options);
+//   for (StepOptions step{1, 0.1}; step.step <= steps; ++step.step) {  // number, learning rate
+//     GS_RETURN_IF_ERROR((*ddp)->BeginStep(step));
+//     loss(model(inputs), targets).backward();  // buckets leave while this runs
+//     GS_RETURN_IF_ERROR((*ddp)->FinishStep(Deadline::In(absl::Seconds(60))));
+//   }
+//
+// `sync` is this rank's GradientSync (parameter servers, a ring, none), `side_channel` its
+// SideChannel. There is no optimizer in the loop and no zero_grad(): FinishStep() has updated the
+// parameters when it returns, and each step overwrites the gradients. examples/own_model.cc is a
+// whole program.
+
+#ifndef GRADSYNC_GRADSYNC_DDP_DISTRIBUTED_DATA_PARALLEL_H_
+#define GRADSYNC_GRADSYNC_DDP_DISTRIBUTED_DATA_PARALLEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "core/base/activity.h"
+#include "core/base/deadline.h"
+#include "core/base/trace_recorder.h"
+#include "core/group/side_channel.h"
+#include "core/optim/optimizer_state.h"
+#include "core/plan/gather_order.h"
+#include "core/plan/optimizer_spec.h"
+#include "core/plan/plan.h"
+#include "core/plan/step_options.h"
+#include "core/sync/gradient_sync.h"
+#include "gradsync/ddp/bucket_reducer.h"
+#include "gradsync/ddp/captured_step.h"
+#include "gradsync/ddp/flat_parameters.h"
+#include "gradsync/ddp/parameter_gathers.h"
+#include "gradsync/ddp/stream_timer.h"
+#include "gradsync/ddp/weight_copies.h"
+#include "gradsync/ddp/worker_optimizer.h"
+
+namespace gradsync {
+
+// What a rank has of a module that is cut into stages, each on ranks of its own.
+struct DdpPart {
+  // Names of the trainable parameters, in the module's order.
+  std::vector<std::string> parameters;
+  SideChannel* all_ranks = nullptr;  // of all stages and their replicas
+};
+
+// Weights that a module computes with in a narrower type (weight_copies.h).
+struct DdpCopies {
+  c10::ScalarType type = c10::ScalarType::BFloat16;
+  std::vector<std::string> names;  // of trainable parameters
+};
+
+struct DdpOptions {
+  // The optimizer and its parameter groups, the same on all ranks.
+  OptimizerSpec optimizer;
+
+  // Group of a parameter, an index into optimizer.groups; null puts all into group 0. For example,
+  // no weight decay for vectors: [](const TensorSpec& t) { return t.sizes.size() < 2 ? 1 : 0; }.
+  std::function<int(const TensorSpec&)> group_of;
+
+  // Buckets and chunks. The number of workers is the side channel's. With slots of gradients
+  // (BucketSlots) the owners must update; a step then may wait in backward for the bucket that had
+  // the memory before, and neither clips nor adds up micro-batches.
+  PlanOptions plan;
+
+  // Plan::chunk_bytes() of the job that this one continues, for its bits: taken where plan.chunk_bytes
+  // is 0. None: as the ranks' hosts have it (chunk_bytes_by_hosts.h). The same on all ranks.
+  absl::optional<int64_t> earlier_chunk_bytes;
+
+  // Not empty: owners alone keep parameters, and the plan gets slots for them (BucketSlots). Each
+  // unit is the names of trainable parameters that are computed with in one go, a block, in the
+  // order of forward; every parameter is in one. They hold values when GatherUnit() got them, and
+  // must not be used otherwise: in backward the units come once more, in reverse, so the graph is
+  // to be cut between them. All ranks need the same units.
+  //
+  // Where buckets are on a GPU the module may be on the host, and so need not fit on the GPU:
+  // Create() brings its parameters to the owners by way of the buckets, and the caller moves the
+  // rest of it afterwards.
+  std::vector<std::vector<std::string>> units;
+
+  // Runs one forward and backward of the module on any batch, e.g. of zeros; called once, on rank
+  // 0, to see the order in which gradients become ready (see ready_order.h). Null assumes the
+  // reverse of the order of registration.
+  std::function<void()> forward_backward;
+
+  // Called in backward for each parameter, an index into plan().tensors(), whose gradient of the
+  // step is complete, before its bucket leaves: for those who measure, or delay, a step. Must not
+  // throw. Null: nobody does.
+  std::function<void(int parameter)> on_gradient;
+
+  // Copies rank 0's buffers (BatchNorm's running statistics) to all ranks at the begin of every
+  // step, which costs a round trip. Otherwise they drift apart, harmlessly, until
+  // BroadcastBuffers().
+  bool broadcast_buffers_each_step = false;
+
+  // Leaves parameters and the optimizer's state as they were after a step whose mean gradient is
+  // not finite, for those who scale the loss; skipped() says so. All ranks see the same mean, so
+  // all do the same. Every bucket's mean is waited for before the first update, as with clipping,
+  // and then their norm on the host: the only wait for a GPU in a step. Only where workers update:
+  // an owner updates a chunk before it could know of the others, so Create() refuses it with
+  // INVALID_ARGUMENT.
+  bool skip_nonfinite_steps = false;
+
+  // Of a stage: the module is whole, of which this rank trains these parameters with the ranks of
+  // the side channel, who have the same. The plan is then the whole module's, as if it were not
+  // cut, and this rank's is a part of it (Plan::Part()): so sums have the bits of the uncut module's
+  // under plain data parallelism. All other parameters lose their values, and their memory.
+  absl::optional<DdpPart> part;
+
+  // Parameters of which there are to be copies in a narrower type, with which alone the module then
+  // computes its gradients: those that autocast would round in each forward. After Create() the
+  // caller gives CopyOf() to the module. Not with units, which would have to be copied, too, whenever
+  // they come: INVALID_ARGUMENT.
+  absl::optional<DdpCopies> copies;
+
+  // Told of waits for others in backward; may be null.
+  Activity* activity = nullptr;
+
+  // Of some steps' launches, waits and updates; may be null.
+  std::shared_ptr<TraceRecorder> recorder;
+
+  // Called when FinishStep() has waited long for a bucket, and again each time that this has doubled;
+  // on its thread. Null: nobody is told.
+  std::function<void(int64_t step, int bucket, absl::Duration waited)> on_stall;
+  absl::Duration stall_after = absl::Seconds(5);
+
+  // Longest wait for peers where no deadline is passed.
+  absl::Duration timeout = absl::Seconds(60);
+};
+
+// Where FinishStep() spent its time.
+struct StepTiming {
+  // Waiting for buckets: communication that backward did not hide. On a GPU it is the time for
+  // which the compute stream stood still, whatever the host did meanwhile, and that of the newest
+  // step that the GPU has done (stream_timer.h), some steps before this one; zero before there is
+  // one. See DistributedDataParallel::Exposed().
+  absl::Duration exposed;
+  int64_t exposed_step = 0;  // of which step that is; 0: of none
+  // The part of it that was spent in backward, waiting for memory that buckets share.
+  absl::Duration in_backward;
+  // The optimizer and clipping; zero when owners update. On a GPU: queueing them.
+  absl::Duration update;
+};
+
+// Makes a torch module train over any GradientSync: after each step all ranks hold the parameters
+// that one process would have that trained on all ranks' batches together, and all of them the same
+// bits.
+//
+// While it exists, the module's trainable parameters and their .grad are views of the backend's
+// buckets. They stay so, and stay valid, afterwards. The module must not be moved, converted or
+// reassigned, nor its .grad be replaced or set to none; that is found at the next step. Every
+// trainable parameter must get exactly one gradient per step, under every rank's data; one that
+// does not is an error that names it.
+//
+// On a GPU (GradientSync::gpu()) nothing of a step waits for the device: buckets leave in the order
+// of the stream on which autograd runs the hooks of their last gradient, and parameters are updated
+// on the current stream of the thread that calls FinishStep(). Forward and backward must run on
+// that one stream. Buffers, hashes and state pass through the host.
+//
+// Not thread-safe: one thread runs the loop (backward's own threads are fine). Create(),
+// FinishStep() and the methods that take a deadline wait for peers; nothing else does. No method
+// throws.
+//
+// Errors, everywhere: those of GradientSync, and INVALID_ARGUMENT or FAILED_PRECONDITION for
+// misuse, saying what was expected. After an error in a step the group is aborted with it, so that
+// no peer waits, and every later call returns it.
+class DistributedDataParallel {
+ public:
+  // Collective. `module` on the device of sync->gpu(), the CPU without one, with fp32 parameters;
+  // all ranks' modules alike, their values rank 0's afterwards. `sync` must be new and unbound.
+  // `side_channel` says which rank this is, of how many; null: there is one worker. Both must
+  // outlive the result. When any rank's module or options are refused, all ranks return: that one
+  // its own error, the others ABORTED naming it. Errors: INVALID_ARGUMENT naming a parameter or
+  // option; FAILED_PRECONDITION when modules or options differ between ranks.
+  static absl::StatusOr<std::unique_ptr<DistributedDataParallel>> Create(
+      std::shared_ptr<torch::nn::Module> module, GradientSync* sync, SideChannel* side_channel,
+      DdpOptions options);
+
+  // Leaves the parameters where they are. In the middle of a step, the group is aborted with
+  // CANCELLED.
+  ~DistributedDataParallel();
+
+  DistributedDataParallel(const DistributedDataParallel&) = delete;
+  DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
+
+  // Before the forward whose backward ends the step. Does not wait unless
+  // broadcast_buffers_each_step. Errors: FAILED_PRECONDITION naming a parameter or gradient that
+  // left its bucket; INVALID_ARGUMENT for step options.
+  absl::Status BeginStep(const StepOptions& step);
+
+  // On a GPU, between steps: captures what `forward_backward` queues, forward, loss and the one
+  // backward of a step, as a graph. It calls neither BeginStep() nor FinishStep() and must be
+  // capturable: everything on the current stream, which is not LibTorch's first
+  // (GpuApi::UseOwnComputeStream(), before Create()), inputs and loss in memory that stays, no wait
+  // for the device, shapes and code that some steps ran before. Nothing is computed yet. A second
+  // call replaces the graph.
+  // Errors: FAILED_PRECONDITION without a GPU; those of `forward_backward`; INTERNAL when LibTorch
+  // or CUDA cannot capture it. No peer notices them, and steps without a graph go on.
+  absl::Status Capture(const std::function<absl::Status()>& forward_backward);
+
+  // A step's BeginStep(), forward and backward by one launch of the captured graph; FinishStep()
+  // follows. Buckets are exchanged while the graph still runs. Replayed steps and others may take
+  // turns. Errors: as BeginStep(); FAILED_PRECONDITION without a successful Capture().
+  absl::Status ReplayStep(const StepOptions& step);
+
+  // After backward. On success the parameters are updated.
+  // Errors: INVALID_ARGUMENT naming parameters with no gradient or several; DEADLINE_EXCEEDED
+  // naming the bucket.
+  absl::Status FinishStep(Deadline deadline);
+
+  // With units: waits until the parameters of the turn's unit are here, for its forward or its
+  // backward; those of the unit after it are on their way then (core/plan/gather_order.h). Of the
+  // unit that was needed before nothing is used any more, unless it is one of these two. All ranks
+  // call it alike. Errors: those of GradientSync::Gather().
+  absl::Status GatherUnit(UnitTurn turn, Deadline deadline);
+
+  // The copy of a parameter of this name among DdpOptions::copies, a leaf of autograd that has its
+  // values, rounded, when Create(), FinishStep(), Settle() or ImportState() has returned; undefined
+  // for any other. Hooks on it are refused in backward.
+  at::Tensor CopyOf(const std::string& name) const;
+
+  // Between steps, after the caller has changed parameters: rounds the copies again.
+  absl::Status RefreshCopies();
+
+  // Whether owners alone keep parameters (DdpOptions::units).
+  bool sharded() const { return gathers_ != nullptr; }
+
+  // Collective, between steps, with units: calls `visit` for each trainable parameter in the
+  // module's order, which has its values then.
+  absl::Status VisitParameters(
+      const std::function<absl::Status(const std::string& name, const at::Tensor& parameter)>&
+          visit,
+      Deadline deadline);
+
+  // The same as ParamsSha256(), with units.
+  absl::StatusOr<std::string> GatheredSha256(Deadline deadline);
+
+  // Collective, after the last step, and before evaluating or saving: blocks until all ranks have
+  // come, even after different numbers of steps, and leaves the same parameters on all. Only under
+  // ssp and asp (docs/consistency.md) is there something to wait for.
+  absl::Status Settle(Deadline deadline);
+
+  // Backwards while a guard lives only add up gradients, for micro-batches. They count for the step
+  // that is under way or begins next, whose last backward must run without a guard. The mean over
+  // workers is taken of the *sum* over micro-batches: divide the loss by their number, as in
+  // PyTorch.
+  class NoSyncGuard {
+   public:
+    explicit NoSyncGuard(BucketReducer* reducer) : reducer_(reducer) { reducer_->EnterNoSync(); }
+    ~NoSyncGuard() { reducer_->LeaveNoSync(); }
+    NoSyncGuard(const NoSyncGuard&) = delete;
+    NoSyncGuard& operator=(const NoSyncGuard&) = delete;
+
+   private:
+    BucketReducer* const reducer_;
+  };
+  [[nodiscard]] NoSyncGuard NoSync() { return NoSyncGuard(reducer_.get()); }
+
+  // The same for some parameters, in order: for threads that each run backward of a part of the
+  // module, and not all of the same micro-batch. BeginStep() comes before all of them, and a thread
+  // may make and end its guard while others run backward.
+  class PartNoSyncGuard {
+   public:
+    // `parameters`, indices into plan().tensors(), must outlive it.
+    PartNoSyncGuard(BucketReducer* reducer, const std::vector<int>& parameters)
+        : reducer_(reducer), parameters_(parameters) {
+      reducer_->EnterNoSync(parameters_);
+    }
+    ~PartNoSyncGuard() { reducer_->LeaveNoSync(parameters_); }
+    PartNoSyncGuard(const PartNoSyncGuard&) = delete;
+    PartNoSyncGuard& operator=(const PartNoSyncGuard&) = delete;
+
+   private:
+    BucketReducer* const reducer_;
+    const std::vector<int>& parameters_;
+  };
+  [[nodiscard]] PartNoSyncGuard NoSync(const std::vector<int>& parameters) {
+    return PartNoSyncGuard(reducer_.get(), parameters);
+  }
+
+  // Collective, between steps: all ranks' buffers become rank 0's. Call it before evaluating.
+  absl::Status BroadcastBuffers(Deadline deadline);
+
+  // Collective, between steps: the optimizer's state, whole on every rank, whoever updates. Any
+  // other wrapper of the same module can import it, whatever its backend, update site and number of
+  // servers.
+  absl::StatusOr<OptimizerState> ExportState(Deadline deadline);
+
+  // Collective, between steps; every rank passes the same. `skipped_steps`: how many steps, besides
+  // the optimizer's state.step, were skipped() before it was exported; the next step must have a
+  // number above the sum of both. Errors: INVALID_ARGUMENT when a name, slot or size does not fit
+  // the plan.
+  absl::Status ImportState(const OptimizerState& state, Deadline deadline,
+                           int64_t skipped_steps = 0);
+
+  // See FlatParameters::Sha256(). Equal on all ranks after every step.
+  std::string ParamsSha256() const { return parameters_.Sha256(); }
+
+  const Plan& plan() const { return plan_; }
+
+  // Of the last FinishStep().
+  const StepTiming& timing() const { return timing_; }
+
+  // StepTiming::exposed of that very step, where it is known: on a GPU once that has done the step,
+  // while at most StreamTimer::kSteps have begun since; without a GPU that of the last one. Errors:
+  // those of GpuApi.
+  absl::StatusOr<absl::optional<absl::Duration>> Exposed(int64_t step) const;
+
+  // Norm of the mean gradient before clipping, of the last FinishStep() with max_norm or
+  // skip_nonfinite_steps under kWorker; 0 before. On a GPU, of the latest one that is done there.
+  double grad_norm() const { return optimizer_ != nullptr ? optimizer_->grad_norm() : 0; }
+
+  // Whether the last FinishStep() left the parameters as they were (skip_nonfinite_steps). To the
+  // optimizer (Adam's bias correction, ExportState()) such a step never was.
+  bool skipped() const { return skipped_; }
+
+ private:
+  DistributedDataParallel(std::shared_ptr<torch::nn::Module> module, GradientSync* sync,
+                          SideChannel* side_channel, DdpOptions options, Plan plan);
+
+  absl::Status Bind(Deadline deadline);
+  absl::Status MakeOptimizer();
+  absl::Status BindParameters(Deadline deadline);
+  absl::Status AgreeOnUnits(Deadline deadline);
+  absl::Status BroadcastFromRank0(const std::vector<NamedParameter>& tensors, Deadline deadline);
+  absl::Status CheckBetweenSteps() const;
+  absl::Status CheckStepOptions(const StepOptions& step) const;
+  absl::Status CheckClipping(const StepOptions& step) const;
+  StallNotice StallOf(int bucket) const;
+  absl::Status MakeRoom(int bucket);
+  void LaunchBucket(int bucket);
+  absl::Status WaitForBucket(int bucket, Deadline deadline);
+  absl::Status UpdateBucket(int bucket);
+  absl::Status CompleteStep(Deadline deadline);
+  absl::Status UpdateByNorm();
+  absl::Status ApplyNorm();
+  absl::Status Fail(absl::Status status);
+
+  const std::shared_ptr<torch::nn::Module> module_;
+  GradientSync* const sync_;
+  SideChannel* const side_channel_;
+  const DdpOptions options_;
+  const Plan plan_;
+  FlatParameters parameters_;
+  WeightCopies copies_;
+  std::unique_ptr<ParameterGathers> gathers_;   // null without units
+  std::unique_ptr<WorkerOptimizer> optimizer_;  // null when owners update
+  StepOptions step_;                            // under way or done
+  bool in_step_ = false;
+  bool capturing_ = false;
+  std::unique_ptr<CapturedStep> captured_step_;  // null without a GPU
+  std::vector<SyncHandle> handles_;              // of this step, by bucket
+  StepTiming timing_;
+  absl::Duration room_wait_;  // in backward of this step, for buckets whose memory others need
+  std::unique_ptr<StreamTimer> stream_timer_;  // null without a GPU
+  bool skipped_ = false;
+  int64_t skipped_steps_ = 0;  // of step_.step
+  absl::Status failed_;
+  std::vector<GradBucket> buckets_;
+  std::unique_ptr<BucketReducer> reducer_;  // last: its hooks use the above
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_GRADSYNC_DDP_DISTRIBUTED_DATA_PARALLEL_H_

@@ -1,0 +1,243 @@
+#include "gradsync/join/join.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "allreduce/open_nccl.h"
+#include "core/base/deadline.h"
+#include "core/base/flag_error.h"
+#include "core/base/host_port.h"
+#include "core/base/status_macros.h"
+#include "core/base/suspicion.h"
+#include "core/gpu/open_gpu.h"
+#include "core/group/group_error.h"
+#include "core/group/store_run.h"
+#include "core/plan/codec.h"
+#include "core/plan/consistency.h"
+#include "core/plan/job_spec.h"
+#include "gradsync/join/create_slice_link.h"
+
+namespace gradsync {
+namespace {
+
+// What ranks compare. A program that has flags of these names has them as its users wrote them.
+FlagTexts SameOnAllRanks(const JoinOptions& options) {
+  FlagTexts texts = options.same_on_all_ranks;
+  const JobSpec& job = options.sync.job;
+  texts.emplace("topology", TopologyName(job.topology));
+  texts.emplace("link", LinkName(job.link));
+  texts.emplace("update", UpdateSiteName(job.update));
+  texts.emplace("consistency", ConsistencyName(job.consistency));
+  texts.emplace("compression", CodecName(job.codec));
+  texts.emplace("owners", absl::StrCat(job.owners));
+  texts.emplace("connections", absl::StrCat(job.connections));
+  texts.emplace("servers", absl::StrJoin(options.sync.servers, ","));
+  texts.emplace("num_servers", absl::StrCat(options.num_servers));
+  texts.emplace("pipeline_link", LinkName(options.stage_link));
+  texts.emplace("tensor_link", LinkName(options.slice_link));
+  return texts;
+}
+
+// One worker without servers has no peers, whatever its launcher says of a master: an interactive
+// shell of Slurm or torchrun says that to each program. A port file asks for a store all the same.
+bool NeedsNoStore(const JoinOptions& options) {
+  return options.meet.world_size == 1 && options.num_servers == 0 && options.sync.servers.empty() &&
+         options.meet.on_store == nullptr;
+}
+
+// Where server `number` of the job registers its address.
+std::string ServerKey(const WorkerGroup& group, int number) {
+  return RegisteredKey({group.run_id, group.attempt}, number);
+}
+
+// Each stage, or slice, has servers of its own, which know nothing of the others: server i is stage
+// i's, modulo the number of stages. `what`: "stage".
+absl::Status TakeServers(absl::string_view what, int stage, int stages, SyncOptions* options) {
+  if (options->servers.empty() || options->servers_in_workers) return absl::OkStatus();
+  const int count = static_cast<int>(options->servers.size());
+  if (count < stages) {
+    return FlagError("servers",
+                     absl::StrCat("at least ", stages, ", one for each ", what, " of --mesh"),
+                     absl::StrJoin(options->servers, ","));
+  }
+  std::vector<std::string> servers;
+  std::vector<double> weights;
+  for (int i = stage; i < count; i += stages) {
+    servers.push_back(options->servers[i]);
+    options->server_numbers.push_back(i);
+    if (!options->weights.empty()) weights.push_back(options->weights[i]);
+  }
+  options->servers = std::move(servers);
+  options->weights = std::move(weights);
+  return absl::OkStatus();
+}
+
+// Not left to those who do not know: their gradients would travel in the clear.
+absl::Status CheckEncryption(const JoinOptions& options) {
+  const Link link = options.sync.job.link;
+  if (!options.meet.credentials.encrypted || (link != Link::kGloo && link != Link::kNccl)) {
+    return absl::OkStatus();
+  }
+  return FlagError("link", "one that can encrypt, as --tls_cert asks (grpc; shm within a host)",
+                   LinkName(link));
+}
+
+}  // namespace
+
+absl::Status CheckJoin(const JoinOptions& options) {
+  GS_RETURN_IF_ERROR(CheckMeeting(options.meet));
+  if (options.meet.master.empty() && options.num_servers > 0) {
+    return absl::InvalidArgumentError(
+        "--master: expected host:port of rank 0, where servers register, found nothing");
+  }
+  for (const std::string& server : options.sync.servers) {
+    if (!ParseHostPort(server).ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--servers: expected host:port,..., found \"", server, "\""));
+    }
+  }
+  GS_RETURN_IF_ERROR(CheckEncryption(options));
+  GS_RETURN_IF_ERROR(ValidateDevice(options.device));
+  GS_RETURN_IF_ERROR(CheckOwners(options.sync.job, options.mesh.cuts_model()
+                                                       ? options.mesh.replicas()
+                                                       : options.meet.world_size));
+  SyncOptions sync = options.sync;
+  sync.job.servers = options.num_servers;
+  return ValidateSyncOptions(sync);
+}
+
+absl::Status OpenDevices(JoinOptions* options) {
+  SyncOptions& sync = options->sync;
+  if (sync.gpu == nullptr) {
+    GS_ASSIGN_OR_RETURN(sync.gpu, OpenDevice(options->device, options->meet.world_size, OpenGpu));
+  }
+  GS_RETURN_IF_ERROR(CheckLinkDevice(sync.job.link, sync.gpu.get()));
+  if (sync.job.link != Link::kNccl || sync.nccl != nullptr) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(sync.nccl, OpenNccl(sync.gpu->device(), options->nccl_settings));
+  return absl::OkStatus();
+}
+
+absl::Status Member::Fail(const absl::Status& reason) {
+  sync_->Abort(reason);
+  const absl::Status agreed = sync_->status();
+  const absl::Status cause = agreed.ok() ? reason : agreed;
+  // For ranks that wait in the store and not in the backend, which may not be bound yet.
+  const absl::Status published = PublishFailure(group(), Certain(cause));
+  return agreed.ok() ? published : Certain(cause);
+}
+
+absl::Status Member::Leave() {
+  if (IsAlone()) return absl::OkStatus();
+  if (own_server_ != nullptr) GS_RETURN_IF_ERROR(own_server_->Wait());
+  own_server_.reset();
+  return meeting_.Leave();
+}
+
+absl::Status Member::Complete(const JoinOptions& options) {
+  GS_RETURN_IF_ERROR(AgreeOnFlags(group(), SameOnAllRanks(options)));
+  const WorkerGroup replicas =
+      options.mesh.cuts_model() ? SubGroup(group(), options.mesh, options.mesh.samples()) : group();
+  for (const std::string& server : options_.servers) meeting_.AddServer(server);
+  if (options.num_servers > 0) {
+    GS_RETURN_IF_ERROR(FindServers(options.num_servers));
+  } else if (options_.servers.empty() && ServersInWorkers(options_.job)) {
+    GS_RETURN_IF_ERROR(BecomeServers(replicas));
+  }
+  GS_RETURN_IF_ERROR(ResolveByHosts(group(), &options_));
+  if (options.mesh.has_pipeline()) {
+    TakePlace(options);
+    GS_RETURN_IF_ERROR(
+        TakeServers("stage", stage_link_->stage(), stage_link_->stages(), &options_));
+  }
+  if (options.mesh.has_slices()) {
+    GS_RETURN_IF_ERROR(TakeSlice(options));
+    GS_RETURN_IF_ERROR(
+        TakeServers("slice", slice_link_->slice(), slice_link_->slices(), &options_));
+  }
+  GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_, replicas));
+  // Workers that train by themselves need not wait for the slowest, nor it for them.
+  side_channel_ = std::make_unique<SideChannel>(IsAlone() ? WorkerGroup() : group(), "job");
+  if (IsAlone()) meeting_.Unwatch();
+  return absl::OkStatus();
+}
+
+// All replicas of this worker, or the first so many, are the servers of their part of the model.
+// Rank 0 watches them as workers.
+absl::Status Member::BecomeServers(const WorkerGroup& replicas) {
+  const int owners = options_.job.owners;
+  const int servers = owners == 0 ? replicas.world_size : owners;
+  if (replicas.rank < servers) {
+    options_.server_link = OwnServerLinkOf(group());
+    GS_ASSIGN_OR_RETURN(own_server_, OwnServer::Start(group(), options_.server_link));
+    GS_RETURN_IF_ERROR(group().store->Set(ServerKey(group(), group().rank), own_server_->address(),
+                                          Deadline::In(group().timeout)));
+  }
+  for (int member = 0; member < servers; ++member) {
+    const int rank = replicas.RankOfJob(member);
+    GS_ASSIGN_OR_RETURN(std::string address,
+                        AwaitServer(rank, absl::StrCat("rank ", rank, ": its server")));
+    options_.servers.push_back(std::move(address));
+    options_.server_numbers.push_back(rank);
+  }
+  options_.servers_in_workers = options_.servers_run = true;
+  return absl::OkStatus();
+}
+
+// Its address. `name`: what it is called where it does not come.
+absl::StatusOr<std::string> Member::AwaitServer(int number, absl::string_view name) {
+  absl::StatusOr<std::string> address =
+      group().store->Get(ServerKey(group(), number), Deadline::In(group().timeout));
+  if (!absl::IsDeadlineExceeded(address.status())) return address;
+  return absl::DeadlineExceededError(
+      absl::StrCat(name, " has not come within ", absl::FormatDuration(group().timeout)));
+}
+
+// Those that registered themselves, in the order of their numbers. One that is lost before the last has
+// come ends the wait for that.
+absl::Status Member::FindServers(int count) {
+  for (int i = 0; i < count; ++i) {
+    GS_ASSIGN_OR_RETURN(std::string address,
+                        AwaitServer(i, absl::StrCat("server ", i, " (of ", count, ")")));
+    meeting_.AddServer(address);
+    options_.servers.push_back(std::move(address));
+  }
+  return absl::OkStatus();
+}
+
+void Member::TakePlace(const JoinOptions& options) {
+  const Mesh& mesh = options.mesh;
+  const WorkerGroup stages = SubGroup(group(), mesh, MeshDimension::kPipeline);
+  stage_link_ = std::make_unique<StageLink>(stages, GrpcTensorLinkOf(group()), options.stage_link,
+                                            options.meet.activity);
+  stages_ = std::make_unique<SideChannel>(stages, "stages");
+  replicas_ = std::make_unique<SideChannel>(SubGroup(group(), mesh, mesh.samples()), "job");
+  place_ = {stage_link_.get(), stages_.get(), replicas_.get()};
+}
+
+absl::Status Member::TakeSlice(const JoinOptions& options) {
+  GS_ASSIGN_OR_RETURN(
+      slice_link_,
+      CreateSliceLink(options.slice_link, SubGroup(group(), options.mesh, MeshDimension::kTensor)));
+  replicas_ =
+      std::make_unique<SideChannel>(SubGroup(group(), options.mesh, options.mesh.samples()), "job");
+  slice_place_ = {slice_link_.get(), replicas_.get()};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options) {
+  GS_RETURN_IF_ERROR(CheckJoin(options));
+  GS_RETURN_IF_ERROR(OpenDevices(&options));
+  // Those that are given by address do not come by themselves.
+  options.meet.servers = options.num_servers;
+  if (NeedsNoStore(options)) options.meet.master.clear();
+  GS_ASSIGN_OR_RETURN(Meeting meeting, Meet(options.meet));
+  std::unique_ptr<Member> member(new Member(std::move(meeting)));
+  member->options_ = options.sync;
+  const absl::Status complete = member->meeting_.Explain(member->Complete(options));
+  if (complete.ok()) return member;
+  return PublishFailure(member->group(), complete);
+}
+
+}  // namespace gradsync

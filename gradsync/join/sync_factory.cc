@@ -1,0 +1,286 @@
+#include "gradsync/join/sync_factory.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "allreduce/gloo_gradient_sync.h"
+#include "allreduce/ipc_gradient_sync.h"
+#include "allreduce/nccl_gradient_sync.h"
+#include "allreduce/open_nccl.h"
+#include "allreduce/ring_gradient_sync.h"
+#include "allreduce/shm_gradient_sync.h"
+#include "core/base/deadline.h"
+#include "core/base/flag_error.h"
+#include "core/base/host_identity.h"
+#include "core/base/status_macros.h"
+#include "core/links/grpc_stream.h"
+#include "core/links/near_link.h"
+#include "core/sync/local_sync.h"
+#include "core/sync/staged_sync.h"
+#include "ps_server/client/ps_gradient_sync.h"
+#include "ps_server/client/server_hosts.h"
+
+namespace gradsync {
+namespace {
+
+JobSpec WholeSpec(const SyncOptions& options) {
+  JobSpec job = options.job;
+  if (!options.servers.empty()) job.servers = static_cast<int>(options.servers.size());
+  job.server_weights = static_cast<int>(options.server_weights.weights.size());
+  return job;
+}
+
+// What a rank tells the others: the host whose memory it would share (or kApart), the host that it
+// is on, and on rank 0 the servers' hosts.
+struct Whereabouts {
+  std::string shares;
+  std::string host;
+  std::vector<std::string> servers;
+};
+
+// What a rank that shares memory with nobody has for a host.
+constexpr absl::string_view kApart = "apart";
+
+std::string Format(const Whereabouts& where) {
+  std::vector<std::string> words = {where.shares, where.host};
+  words.insert(words.end(), where.servers.begin(), where.servers.end());
+  return absl::StrJoin(words, " ");  // keys contain no spaces
+}
+
+Whereabouts Parse(const std::string& text) {
+  const std::vector<std::string> words = absl::StrSplit(text, ' ');
+  Whereabouts where;
+  where.shares = words[0];
+  if (words.size() > 1) where.host = words[1];
+  if (words.size() > 2) where.servers.assign(words.begin() + 2, words.end());
+  return where;
+}
+
+GrpcLinkOptions LinkOptionsOf(const WorkerGroup& group) {
+  GrpcLinkOptions options;
+  options.credentials = group.credentials;
+  options.proof = {group.run_id, group.key};
+  options.failure_timeout = group.failure_timeout;
+  return options;
+}
+
+// This rank's; on rank 0 it shares its memory only if all servers are on its host.
+absl::Status FindOut(const SyncOptions& options, const WorkerGroup& group, Whereabouts* where) {
+  const absl::StatusOr<HostIdentity> own = ReadHostIdentity();
+  if (own.ok()) where->host = own->Key();
+  if (options.job.topology == Topology::kPs && !options.servers_in_workers && group.rank == 0) {
+    GS_ASSIGN_OR_RETURN(where->servers,
+                        AskServerHosts(*GrpcLinkOf(group), options.servers,
+                                       Deadline::In(group.timeout), group.failure_timeout));
+  }
+  if (!own.ok() || options.job.codec.compresses() || !options.job.consistency.bulk()) {
+    return absl::OkStatus();
+  }
+  for (const std::string& server : where->servers) {
+    if (server != where->host) return absl::OkStatus();
+  }
+  where->shares = where->host;
+  return absl::OkStatus();
+}
+
+Link LinkAmong(const std::vector<Whereabouts>& ranks) {
+  for (const Whereabouts& rank : ranks) {
+    if (rank.shares == kApart || rank.shares != ranks[0].shares) return Link::kGrpc;
+  }
+  return Link::kShm;
+}
+
+}  // namespace
+
+absl::Status ValidateSyncOptions(const SyncOptions& options) {
+  GS_RETURN_IF_ERROR(CheckJobSpec(WholeSpec(options)));
+  if (options.job.link == Link::kNccl && options.nccl == nullptr && NcclVersion() == 0) {
+    return absl::InvalidArgumentError(
+        "--link=nccl: this build has no NCCL: build with bazel build --config=cuda //worker, after "
+        "tools/setup --cuda; or use --link=grpc");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOwners(const JobSpec& job, int workers) {
+  if (job.owners <= workers) return absl::OkStatus();
+  return FlagError("owners", absl::StrCat("at most ", workers, ", as many as there are workers"),
+                   absl::StrCat(job.owners));
+}
+
+absl::Status CheckLinkDevice(Link link, const GpuApi* gpu) {
+  if (gpu != nullptr || !BetweenGpus(link)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--link=", LinkName(link), ": expected a GPU (--device=cuda), found none; or use --link=",
+      link == Link::kNccl ? "grpc" : "shm"));
+}
+
+absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
+  JobSpec& job = options->job;
+  options->weights = options->server_weights.weights;
+  const bool find_link = job.link == Link::kAuto && job.topology != Topology::kLocal;
+  const bool find_weights = job.topology == Topology::kPs && !OwnersAreRanks(job) &&
+                            !options->servers_in_workers && options->server_weights.by_host;
+  if (!find_link && !find_weights) return absl::OkStatus();
+  // A rank that compresses, or has another consistency, takes part too, so that ranks that disagree
+  // meet in Bind(), which says so; and one that cannot reach a server, so that nobody waits for it
+  // in vain.
+  Whereabouts own = {std::string(kApart), std::string(kApart), {}};
+  const absl::Status found = FindOut(*options, group, &own);
+  const int patience =
+      job.topology == Topology::kPs ? 2 : 1;  // rank 0 may come late, from the servers
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                      group.store->AllGather(group.Key("host"), group.rank, group.world_size,
+                                             Format(own), Deadline::In(patience * group.timeout)));
+  GS_RETURN_IF_ERROR(found);
+  std::vector<Whereabouts> ranks;
+  std::vector<std::string> hosts;
+  for (const std::string& text : texts) {
+    ranks.push_back(Parse(text));
+    hosts.push_back(ranks.back().host);
+  }
+  if (find_link) job.link = LinkAmong(ranks);
+  options->servers_run =
+      options->servers_in_workers || ranks[0].servers.size() == options->servers.size();
+  if (find_weights && options->servers_run) {
+    options->weights = WeightsByHost(hosts, ranks[0].servers);
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<StreamLink> GrpcTensorLinkOf(const WorkerGroup& group) {
+  GrpcLinkOptions options = LinkOptionsOf(group);
+  options.probe_bandwidth = true;
+  return NewGrpcLink(options);
+}
+
+std::shared_ptr<StreamLink> GrpcLinkOf(const WorkerGroup& group) {
+  return NewGrpcLink(LinkOptionsOf(group));
+}
+
+std::shared_ptr<StreamLink> OwnServerLinkOf(const WorkerGroup& group) {
+  return NewNearLink(GrpcLinkOf(group), LinkOptionsOf(group).proof);
+}
+
+namespace {
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateRing(const SyncOptions& options,
+                                                         const WorkerGroup& group) {
+  RingOptions ring;
+  ring.group = group;
+  ring.link = GrpcLinkOf(group);
+  ring.update_site = options.job.update;
+  ring.connections = ConnectionsOf(options.job);
+  return CreateRingGradientSync(ring);
+}
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateShmRing(const SyncOptions& options,
+                                                            const WorkerGroup& group) {
+  ShmRingOptions shm;
+  shm.group = group;
+  shm.update_site = options.job.update;
+  return CreateShmRingGradientSync(shm);
+}
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateGloo(const SyncOptions& options,
+                                                         const WorkerGroup& group) {
+  GlooOptions gloo;
+  gloo.group = group;
+  gloo.update_site = options.job.update;
+  return CreateGlooGradientSync(gloo);
+}
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateServers(const SyncOptions& options,
+                                                            const WorkerGroup& group,
+                                                            bool windows) {
+  PsOptions ps;
+  ps.group = group;
+  ps.link = options.server_link != nullptr ? options.server_link : GrpcLinkOf(group);
+  ps.servers = options.servers;
+  ps.numbers = options.server_numbers;
+  ps.in_workers = options.servers_in_workers;
+  ps.weights = options.weights;
+  ps.servers_run = options.servers_run;
+  ps.update_site = options.job.update;
+  ps.consistency = options.job.consistency;
+  ps.windows = windows;
+  ps.connections = windows ? 1 : ConnectionsOf(options.job);
+  return CreatePsGradientSync(ps);
+}
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateNccl(const SyncOptions& options,
+                                                         const WorkerGroup& group, int owners) {
+  GS_RETURN_IF_ERROR(
+      CheckLinkDevice(Link::kNccl, options.nccl == nullptr ? nullptr : options.gpu.get()));
+  NcclOptions nccl;
+  nccl.owners = owners;
+  nccl.group = group;
+  nccl.update_site = options.job.update;
+  nccl.gpu = options.gpu;
+  nccl.nccl = options.nccl;
+  return CreateNcclGradientSync(nccl);
+}
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateCudaIpc(const SyncOptions& options,
+                                                            const WorkerGroup& group,
+                                                            bool servers) {
+  GS_RETURN_IF_ERROR(CheckLinkDevice(Link::kCudaIpc, options.gpu.get()));
+  IpcOptions ipc;
+  ipc.group = group;
+  ipc.update_site = options.job.update;
+  ipc.servers = servers;
+  ipc.owners = options.job.owners;
+  ipc.gpu = options.gpu;
+  return CreateIpcGradientSync(ipc);
+}
+
+// Without a default, so that a backend without a case is no build (-Werror=switch).
+absl::StatusOr<std::unique_ptr<GradientSync>> Create(Backend backend, const SyncOptions& options,
+                                                     const WorkerGroup& group) {
+  switch (backend) {
+    case Backend::kLocal:
+      return CreateLocalSync(options.job.update);
+    case Backend::kRingOverGrpc:
+      return CreateRing(options, group);
+    case Backend::kRingOverShm:
+      return CreateShmRing(options, group);
+    case Backend::kRingOverGloo:
+      return CreateGloo(options, group);
+    case Backend::kRingOverNccl:
+      return CreateNccl(options, group, /*owners=*/0);
+    case Backend::kRingOverCudaIpc:
+      return CreateCudaIpc(options, group, /*servers=*/false);
+    case Backend::kPsOverGrpc:
+      return CreateServers(options, group, /*windows=*/false);
+    case Backend::kPsOverShm:
+      return CreateServers(options, group, /*windows=*/true);
+    case Backend::kPsOverNccl:
+      return CreateNccl(options, group,
+                        options.job.owners == 0 ? group.world_size : options.job.owners);
+    case Backend::kPsOverCudaIpc:
+      return CreateCudaIpc(options, group, /*servers=*/true);
+  }
+  return absl::InternalError("a backend that is none");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
+                                                                 const WorkerGroup& group) {
+  GS_RETURN_IF_ERROR(CheckOwners(options.job, group.world_size));
+  const Backend backend = BackendOf(options.job);
+  GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> sync, Create(backend, options, group));
+  if (TraitOf(backend).on_host && options.gpu != nullptr) {
+    sync = CreateStagedSync(std::move(sync), options.gpu);
+  }
+  if (sync->identity().backend != backend || sync->update_site() != options.job.update) {
+    return absl::InternalError(absl::StrCat("expected ", BackendName(backend), ", found ",
+                                            BackendName(sync->identity().backend)));
+  }
+  return sync;
+}
+
+}  // namespace gradsync

@@ -1,8 +1,0 @@
-// A build without CUDA.
-#include "train/device_memory.h"
-
-namespace gradsync {
-
-std::unique_ptr<TensorMemory> CountDeviceMemory() { return nullptr; }
-
-}  // namespace gradsync

@@ -1,0 +1,139 @@
+#include "worker/models/create_model.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/flag_error.h"
+#include "core/base/status_macros.h"
+#include "worker/models/gpt.h"
+#include "worker/models/mlp.h"
+#include "worker/models/model_table.h"
+#include "worker/models/resnet.h"
+#include "worker/models/vgg.h"
+#include "worker/models/vit.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int64_t kClassesWithoutData = 10;
+
+absl::Status CheckGpt(const ModelOptions& options) {
+  for (const auto& [flag, value] : {std::make_pair("gpt_width", options.gpt_width),
+                                    std::make_pair("gpt_layers", options.gpt_layers),
+                                    std::make_pair("gpt_heads", options.gpt_heads),
+                                    std::make_pair("gpt_context", options.gpt_context)}) {
+    if (value < 1) return FlagError(flag, "at least 1", absl::StrCat(value));
+  }
+  if (options.gpt_width % options.gpt_heads == 0) return absl::OkStatus();
+  return FlagError("gpt_width", absl::StrCat("a multiple of --gpt_heads=", options.gpt_heads),
+                   absl::StrCat(options.gpt_width));
+}
+
+std::shared_ptr<Model> CreateResNet(const ModelOptions& options,
+                                    const ResNetArchitecture& architecture) {
+  ResNetOptions resnet;
+  resnet.architecture = architecture;
+  resnet.stem = options.stem == "cifar" ? ResNetStem::kCifar : ResNetStem::kImageNet;
+  resnet.classes = options.classes;
+  resnet.seed = options.seed;
+  return MakeResNet(resnet);
+}
+
+std::shared_ptr<Model> CreateVgg(const ModelOptions& options, bool batch_norm) {
+  VggOptions vgg;
+  vgg.batch_norm = batch_norm;
+  vgg.classes = options.classes;
+  vgg.dropout = options.dropout.value_or(vgg.dropout);
+  vgg.seed = options.seed;
+  return MakeVgg(vgg);
+}
+
+absl::StatusOr<std::shared_ptr<Model>> CreateVit(const ModelOptions& options) {
+  VitOptions vit;
+  vit.image_size = options.image_size;
+  vit.classes = options.classes;
+  vit.dropout = options.dropout.value_or(vit.dropout);
+  vit.seed = options.seed;
+  if (vit.image_size < vit.patch || vit.image_size % vit.patch != 0) {
+    return FlagError(
+        "model",
+        absl::StrCat("one for --data with images of ", vit.image_size, "x", vit.image_size,
+                     " (this one needs a multiple of ", vit.patch, ", such as synthetic:224)"),
+        options.name);
+  }
+  return MakeVit(vit);
+}
+
+absl::StatusOr<std::shared_ptr<Model>> CreateGpt(const ModelOptions& options) {
+  GS_RETURN_IF_ERROR(CheckGpt(options));
+  GptOptions gpt;
+  gpt.width = options.gpt_width;
+  gpt.layers = options.gpt_layers;
+  gpt.heads = options.gpt_heads;
+  gpt.context = options.gpt_context;
+  gpt.vocabulary = options.classes;
+  gpt.dropout = options.dropout.value_or(gpt.dropout);
+  gpt.seed = options.seed;
+  return MakeGpt(gpt);
+}
+
+absl::StatusOr<std::shared_ptr<Model>> CreateMlp(const ModelOptions& options) {
+  MlpOptions mlp;
+  for (int64_t width : options.hidden) {
+    if (width < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("model: expected hidden layers of at least 1 unit, found ", width));
+    }
+  }
+  mlp.inputs = 3 * options.image_size * options.image_size;
+  mlp.hidden = options.hidden;
+  mlp.classes = options.classes;
+  mlp.seed = options.seed;
+  return MakeMlp(mlp);
+}
+
+absl::StatusOr<std::shared_ptr<Model>> CreateByName(const ModelOptions& options) {
+  const ModelEntry* const entry = FindModel(options.name);
+  if (entry == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown model '", options.name, "': expected ", ListOfModels()));
+  }
+  switch (entry->family) {
+    case ModelFamily::kResNet:
+      return CreateResNet(options, entry->resnet);
+    case ModelFamily::kVgg:
+      return CreateVgg(options, entry->batch_norm);
+    case ModelFamily::kViT:
+      return CreateVit(options);
+    case ModelFamily::kGpt:
+      return CreateGpt(options);
+    case ModelFamily::kMlp:
+      return CreateMlp(options);
+  }
+  return absl::InternalError(absl::StrCat("model ", options.name, " has no family"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Model>> CreateModel(const ModelOptions& given) {
+  ModelOptions options = given;
+  if (options.classes == 0) options.classes = kClassesWithoutData;
+  if (options.classes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model: expected at least 1 class, found ", options.classes));
+  }
+  if (options.stem != "imagenet" && options.stem != "cifar") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown stem '", options.stem, "': expected imagenet or cifar"));
+  }
+  const double dropout = options.dropout.value_or(0);
+  if (!(dropout >= 0 && dropout < 1)) {
+    return FlagError("dropout", "at least 0 and less than 1", absl::StrCat(dropout));
+  }
+  GS_ASSIGN_OR_RETURN(std::shared_ptr<Model> model, CreateByName(options));
+  model->set_activation_checkpointing(options.activation_checkpointing);
+  return model;
+}
+
+}  // namespace gradsync

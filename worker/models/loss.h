@@ -1,0 +1,27 @@
+// The loss and the score of an image classifier, and of a language model at all its positions.
+#ifndef GRADSYNC_WORKER_MODELS_LOSS_H_
+#define GRADSYNC_WORKER_MODELS_LOSS_H_
+
+#include <cstdint>
+
+#include "ATen/core/Tensor.h"
+
+namespace gradsync {
+
+// Mean cross-entropy over the batch, as torch.nn.functional.cross_entropy: `logits` float [B, K],
+// `labels` int64 [B] in [0, K); or [B, T, K] and [B, T]. `label_smoothing` in [0, 1] is the share of
+// each target that is spread evenly over all K classes (Szegedy et al., "Rethinking the Inception
+// Architecture", CVPR 2016). A scalar with a gradient. LibTorch throws on other shapes.
+at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& labels,
+                        double label_smoothing = 0);
+
+// How many of the labels have the largest logit: top-1 accuracy is this over labels.numel(). A
+// scalar of int64 on the logits' device, which is not waited for, without a graph.
+at::Tensor CorrectPredictions(const at::Tensor& logits, const at::Tensor& labels);
+
+// The number itself. Waits for the device.
+int64_t CountCorrect(const at::Tensor& logits, const at::Tensor& labels);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_WORKER_MODELS_LOSS_H_
