@@ -101,6 +101,7 @@ SCRIPTS = {
     "tools/trace_check": "needs a trace of a GPU; //tools:trace_check_test runs it",
     "tools/try_fresh_root": "makes a Debian root of 4 GB",
     ".ci/run": "runs this test",
+    ".ci/nightly": "takes hours",
 }
 
 # Commands of the system in a debugging session or on another machine.
