@@ -166,6 +166,7 @@ int main(int argc, char** argv) {
   options.usage = gradsync::kUsage;
   options.aliases = {{"worker", "workers"}, {"server", "servers"}};
   options.passed_on = gradsync::FlagsBehindDashes();
+  options.given = gradsync::FlagsOfOneWorker();
   options.version = gradsync::VersionText("launch");
   const gradsync::ParsedFlags flags = gradsync::ParseFlagsWithOriginsOrExit(argc, argv, options);
   return gradsync::ExitCode("launch", gradsync::Launch(argv[0], flags));

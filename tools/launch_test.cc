@@ -290,6 +290,11 @@ TEST(LaunchTest, BadFlagsAreOneLineAndExitCode2) {
       // Were unknown names, and nothing was said of the dashes.
       {{"--topology=ring"}, "found one of the workers: put it behind --, as in -- --topology=..."},
       {{"--learning_rate=1"}, "did you mean --lr of the workers? It stands behind --"},
+      {{"--interface=lo"}, "found one of the workers: put it behind --"},
+      {{"--rank=1"},
+       "found the workers' --rank, which this program gives each of them: leave it out"},
+      {{"--master_addr=n0"}, "found the workers' --master, which this program gives each of them"},
+      {{"--num_servers=1"}, "did you mean --servers?"},
       {{"--nproc_per_node=2"}, "did you mean --workers?"},
       {{"-np", "2"}, "did you mean --workers?"},
       {{"--", "two"}, "launch: expected worker flags after --, found \"two\""},

@@ -125,6 +125,7 @@ int main(int argc, char** argv) {
   options.usage = gradsync::kUsage;
   options.aliases = {{"server", "servers"}};
   options.passed_on = gradsync::FlagsBehindDashes();
+  options.given = gradsync::FlagsOfOneWorker();
   options.version = gradsync::VersionText("task");
   return gradsync::Become(argv[0], gradsync::ParseFlagsWithOriginsOrExit(argc, argv, options));
 }

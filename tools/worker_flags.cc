@@ -104,12 +104,18 @@ std::vector<std::string> WorkerFlags::SecurityOfServers() const {
 }
 
 std::vector<std::string> FlagsBehindDashes() {
-  std::vector<std::string> flags;
+  std::vector<std::string> flags = {"interface"};
   const std::vector<FlagTopic> topics = WorkerTopics();
-  // The first says who a worker is, which is the launcher's affair.
+  // The first says who a worker is, which is for the launcher to say.
   for (size_t i = 1; i < topics.size(); ++i) {
     flags.insert(flags.end(), topics[i].flags.begin(), topics[i].flags.end());
   }
+  return flags;
+}
+
+std::vector<std::string> FlagsOfOneWorker() {
+  std::vector<std::string> flags = WorkerTopics()[0].flags;
+  flags.erase(std::remove(flags.begin(), flags.end(), "interface"), flags.end());
   return flags;
 }
 

@@ -49,6 +49,9 @@ struct WorkerFlags {
 // FlagOptions::passed_on.
 std::vector<std::string> FlagsBehindDashes();
 
+// Those that say who a worker is, for FlagOptions::given.
+std::vector<std::string> FlagsOfOneWorker();
+
 // For //worker itself, whose flags are known. Errors: INVALID_ARGUMENT for one of the program's `own`
 // flags, as they were parsed, that stands behind `--` and that workers do not have.
 absl::Status CheckNoneIsOwn(const std::vector<std::string>& words,

@@ -285,6 +285,12 @@ class Parser {
       if (Find(flag) != nullptr) here.push_back(flag);
     }
     if (!here.empty()) return means(here);
+    for (const std::string& flag : {plain, others.empty() ? plain : others.front()}) {
+      if (std::find(options_.given.begin(), options_.given.end(), flag) == options_.given.end())
+        continue;
+      return absl::StrCat("the workers' ", dashes, flag,
+                          ", which this program gives each of them: leave it out");
+    }
     const auto passed_on = std::find_if(
         others.begin(), others.end(), [this](const std::string& flag) { return IsPassedOn(flag); });
     const std::string similar = passed_on != others.end() ? *passed_on : MostSimilar(name);

@@ -63,6 +63,9 @@ struct FlagOptions {
   // behind `--`: a mistaken one before it is told so. Empty: it passes none on.
   std::vector<std::string> passed_on = {};
 
+  // Flags of the workers that this program gives them itself: who writes one is told to leave it out.
+  std::vector<std::string> given = {};
+
   // How --help groups the flags; empty: one list, by name. A flag stands under the first topic that
   // names it; flags that no topic names come last, under "Other". Programs may share a table: names
   // of flags that this binary lacks are passed over, and so are topics without any flag of it.

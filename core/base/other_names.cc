@@ -17,7 +17,7 @@ constexpr OtherNames kTable[] = {
      "ntasks_per_node num_worker world_size nranks num_ranks g ngpus"},
     {"workers world_size loader_threads", "num_workers"},
     {"loader_threads workers world_size", "workers j dataloader_num_workers dataloader_workers"},
-    {"servers num_servers", "ps num_ps num_server s"},
+    {"servers num_servers", "ps num_ps num_server num_servers s"},
     {"rank", "node_rank global_rank machine_rank task_id"},
     {"local_rank", "local_process_index"},
     {"master", "master_addr master_address master_port rdzv_endpoint dist_url init_method store"},
