@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/process_limits.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {
@@ -65,12 +66,16 @@ absl::StatusOr<int64_t> RegularFile::Read(char* out, int64_t bytes) {
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path, int64_t most) {
   // A file may have grown, and of one such as those of /proc the size is not known before.
   constexpr int64_t kBlock = 4096;
+  constexpr int64_t kSurelyThere = 64 << 20;  // so much memory is not asked for before it is taken
   GS_ASSIGN_OR_RETURN(RegularFile file, RegularFile::Open(path));
   std::string text;
   bool more = true;
   while (more) {
     const auto done = static_cast<int64_t>(text.size());
     const int64_t wanted = std::min(most - done, std::max(file.size() - done + 1, kBlock));
+    if (wanted > kSurelyThere) {
+      GS_RETURN_IF_ERROR(CheckMemory("its bytes", static_cast<uint64_t>(wanted)));
+    }
     text.resize(static_cast<size_t>(done + wanted));
     GS_ASSIGN_OR_RETURN(const int64_t read, file.Read(&text[static_cast<size_t>(done)], wanted));
     text.resize(static_cast<size_t>(done + read));

@@ -46,7 +46,8 @@ class RegularFile {
   int64_t size_;
 };
 
-// A whole file, or its first `most` bytes. Errors: those of Open() and Read().
+// A whole file, or its first `most` bytes. Errors: those of Open() and Read(); RESOURCE_EXHAUSTED for
+// more than the memory that is left.
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path,
                                             int64_t most = std::numeric_limits<int64_t>::max());
 

@@ -416,6 +416,30 @@ TEST(TorchFileTest, ObjectsOfAnyClassAreNoObstacle) {
   }
 }
 
+// torch.load and load_state_dict take them.
+TEST(TorchFileTest, AClassMadeFromDictIsADict) {
+  const std::string rest = OneTensor(6, 0, Number(6), Number(1)).substr(3);
+  for (const std::string& made :
+       {Call("mine\nDict", ""), std::string("cmine\nDict\n)\x81"), Call("addict\nDict", "")}) {
+    const auto dicts = OpenTorchFile(
+        FileWith(absl::StrCat("\x80\x02}", Text("model"), made, "(", Text("lr"), "K\x01us", rest)));
+    ASSERT_TRUE(dicts.ok()) << dicts.status();
+    ASSERT_EQ(dicts->size(), 2u);
+    EXPECT_EQ(dicts->at(1).key, "model");
+    EXPECT_EQ(dicts->at(1).entries.at(0).name, "lr");
+  }
+}
+
+// One key of megabytes that each entry refers to was compared, and split, for each.
+TEST(TorchFileTest, LongKeysAreNoNames) {
+  const std::string rest = OneTensor(6, 0, Number(6), Number(1)).substr(3);
+  std::string entries = Text(std::string(1 << 20, '.')) + "q\x01K\x01";
+  for (int i = 0; i < 100000; ++i) entries += "h\x01K\x01";
+  const auto dicts = OpenTorchFile(FileWith(absl::StrCat("\x80\x02}(", entries, "u", rest)));
+  ASSERT_TRUE(dicts.ok()) << dicts.status();
+  EXPECT_EQ(dicts->at(0).entries.size(), 1u);
+}
+
 // What a job can be made to allocate by a file, in bytes.
 int64_t MostMemory() {
   rusage usage;
@@ -618,6 +642,53 @@ TEST(FitWeightsTest, ACustomaryKeyIsChosenAndSaid) {
               HasSubstr("found none among its entries epoch, args"));
 }
 
+// An average was taken for more names that decide nothing, or for letters inside a word.
+TEST(FitWeightsTest, AnAverageIsMeantOnlyWhereNothingElseIs) {
+  std::vector<TensorShape> wanted = Wanted();
+  wanted.push_back({"bn.num_batches_tracked", {}});
+  const WeightDict model = DictOf("model", Behind(""));
+  const WeightDict average = DictOf("model_ema", Behind("", {{"bn.num_batches_tracked", {1}}}));
+  const auto found = FitWeights({average, model}, {wanted, "", ""});
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->account,
+            "its entry \"model\" (--init_key=model_ema takes \"model_ema\"); 1 "
+            "num_batches_tracked, which it does not have, are 0");
+  // One that lacks a tensor is named.
+  std::vector<TensorShape> less = Behind("");
+  less.pop_back();
+  ExpectFits(Fit({DictOf("model", less), DictOf("model_ema", Behind(""))}),
+             "its entry \"model_ema\" (--init_key=model has 3 of its 4 names)");
+  for (const char* name : {"semantic_model", "schema", "swallow", "themavg"}) {
+    EXPECT_THAT(std::string(Fit({DictOf(name, Behind("")), DictOf("texture_model", Behind(""))})
+                                .status()
+                                .message()),
+                HasSubstr("expected the model's names in one entry"))
+        << name;
+  }
+  for (const char* name : {"EMA", "modelEma", "EMAModel", "swa_model", "averaged.model"}) {
+    ExpectFits(
+        Fit({DictOf(name, Behind("")), DictOf("texture_model", Behind(""))}),
+        absl::StrCat("its entry \"texture_model\" (--init_key=", name, " takes \"", name, "\")"));
+  }
+}
+
+TEST(FitWeightsTest, OfTwoSpellingsOfANameNoneIsDroppedWithoutAWord) {
+  std::vector<TensorShape> two = Behind("", {{"fc.module.bias", {6}}});
+  ExpectFits(Fit({DictOf("", two)}), "not read: fc.module.bias");
+  two[3].name = "fc._orig_mod.bias";
+  EXPECT_EQ(std::string(Fit({DictOf("", two)}).status().message()),
+            "expected fc.bias once, found \"fc._orig_mod.bias\" and \"fc.module.bias\"; "
+            "--init_skip='^fc\\.module\\.bias$' takes the former");
+}
+
+TEST(FitWeightsTest, AMessageIsALine) {
+  std::vector<TensorShape> wanted = Wanted();
+  wanted[3].sizes.assign(5000, 1);
+  const auto refused = FitWeights({DictOf("", Behind(""))}, {wanted, "", ""});
+  EXPECT_LT(refused.status().message().size(), 300u);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("1, ... (5000)], found [6]"));
+}
+
 TEST(FitWeightsTest, AnotherHeadIsSkippedByTheFlagThatTheErrorNames) {
   std::vector<TensorShape> other = Behind("");
   other[2].sizes = {50};
@@ -719,6 +790,28 @@ TEST(SafetensorsTest, AHeaderThatDeceivesIsRefused) {
   EXPECT_THAT(std::string(DecodeSafetensors(WithHeader("{", "")).status().message()),
               HasSubstr("JSON"));
   EXPECT_FALSE(DecodeSafetensors(std::string(8, '\xff') + "{}").ok());
+}
+
+// A tensor of a dtype that no weight has ended the job, though nobody wanted it.
+TEST(SafetensorsTest, ATensorOfAnotherDtypeIsRefusedWhereItIsWanted) {
+  const std::string file = WithHeader(R"({"rng":{"dtype":"U32","shape":[1],"data_offsets":[0,4]},)"
+                                      R"("t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+                                      "12345678");
+  const auto read = DecodeSafetensors(file);
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(read->tensors.size(), 1u);
+  EXPECT_EQ(read->tensors[0].data, "5678");
+  ASSERT_EQ(read->unread.size(), 1u);
+  EXPECT_THAT(std::string(read->unread.at("rng").message()), HasSubstr("found \"U32\""));
+  std::string many = "1";
+  for (int i = 0; i < 64; ++i) many += ",1";
+  EXPECT_THAT(
+      std::string(DecodeSafetensors(WithHeader(absl::StrCat(R"({"t":{"dtype":"F32","shape":[)",
+                                                            many, R"(],"data_offsets":[0,4]}})"),
+                                               "1234"))
+                      .status()
+                      .message()),
+      HasSubstr("expected at most 64 dimensions, found 65"));
 }
 
 TEST(SafetensorsTest, MemoryIsBoundedByTheHeadersSize) {

@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -65,11 +66,26 @@ std::string WithoutWrappers(string_view name) {
   return absl::StrJoin(parts, ".");
 }
 
+// Whether one of the name's words says so: "model_ema", "EMAModel", "swaModel.0"; not "schema".
 bool IsAverage(string_view name) {
-  for (const string_view average : {"ema", "average", "swa", "shadow"}) {
-    if (absl::StrContains(name, average)) return true;
+  std::string word;
+  const auto is_average = [&word] {
+    for (const string_view average : {"ema", "avg", "average", "averaged", "swa", "shadow"}) {
+      if (word == average) return true;
+    }
+    return false;
+  };
+  for (size_t i = 0; i < name.size(); ++i) {
+    const bool upper = absl::ascii_isupper(name[i]);
+    const bool begins = upper && i > 0 && absl::ascii_islower(name[i - 1]);
+    const bool ends_capitals = upper && i + 1 < name.size() && absl::ascii_islower(name[i + 1]);
+    if (!absl::ascii_isalpha(name[i]) || begins || ends_capitals) {
+      if (is_average()) return true;
+      word.clear();
+    }
+    if (absl::ascii_isalpha(name[i])) word.push_back(absl::ascii_tolower(name[i]));
   }
-  return false;
+  return is_average();
 }
 
 int RankOf(string_view key) {
@@ -97,6 +113,14 @@ class Skip {
   std::unique_ptr<RE2> regex_;
 };
 
+// As many sizes as a line holds.
+std::string Sizes(const std::vector<int64_t>& sizes) {
+  constexpr size_t kShown = 8;
+  const size_t shown = std::min(kShown, sizes.size());
+  return absl::StrCat("[", absl::StrJoin(sizes.begin(), sizes.begin() + shown, ", "),
+                      shown < sizes.size() ? absl::StrCat(", ... (", sizes.size(), ")") : "", "]");
+}
+
 // What of two lists of tensors differs.
 class Difference {
  public:
@@ -104,8 +128,7 @@ class Difference {
   void Unexpected(string_view name) { Add(name, Shown(name), &unexpected_); }
   void Other(const TensorShape& want, const std::vector<int64_t>& found) {
     Add(want.name,
-        absl::StrCat(want.name, ": expected [", absl::StrJoin(want.sizes, ", "), "], found [",
-                     absl::StrJoin(found, ", "), "]"),
+        absl::StrCat(want.name, ": expected ", Sizes(want.sizes), ", found ", Sizes(found)),
         &other_);
   }
 
@@ -164,7 +187,7 @@ std::string BehindRegex(string_view prefix) {
 struct Place {
   const WeightDict* dict = nullptr;
   string_view prefix;
-  int names = 0;  // of the model's that are there
+  int names = 0;  // of the model's that are there, but for counts of batches
   int rank = 0;   // of those with as many the lowest is meant
 };
 
@@ -177,6 +200,7 @@ class Fitting {
         found_.left.push_back(tensor.name);
       } else {
         wanted_names_.insert(tensor.name);
+        if (LastPart(tensor.name) != kCountOfBatches) ++deciding_;
       }
     }
   }
@@ -191,7 +215,7 @@ class Fitting {
                        wanted_.skip, "\", which matches all ", wanted_.tensors.size()));
     }
     GS_RETURN_IF_ERROR(Choose());
-    FindEntries();
+    GS_RETURN_IF_ERROR(FindEntries());
     if (!wanted_.skip.empty() && found_.left.empty() && skipped_ == 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--init_skip: expected a regular expression that matches tensors of the model or the"
@@ -209,6 +233,10 @@ class Fitting {
     if (wanted_names_.count(name) > 0) return std::string(name);
     // What begins with a wrapper is taken as a prefix.
     if (!absl::StrContains(name, '.') || IsWrapper(name.substr(0, name.find('.')))) return "";
+    if (std::none_of(std::begin(kWrappers), std::end(kWrappers),
+                     [&](string_view wrapper) { return absl::StrContains(name, wrapper); })) {
+      return "";
+    }
     std::string inner = WithoutWrappers(name);
     return wanted_names_.count(inner) > 0 ? inner : "";
   }
@@ -218,9 +246,13 @@ class Fitting {
     counts[""] = 0;
     for (const WeightEntry& entry : dict.entries) {
       if (!entry.weight || skip_.Matches(entry.name)) continue;
+      const bool counted = LastPart(entry.name) != kCountOfBatches;
       size_t begin = 0;
       for (int part = 0; part <= kMostPrefixParts; ++part) {
-        if (!NameOf(entry.name.substr(begin)).empty()) ++counts[entry.name.substr(0, begin)];
+        // Old files lack counts of batches, which then are 0 and decide nothing.
+        if (counted && !NameOf(entry.name.substr(begin)).empty()) {
+          ++counts[entry.name.substr(0, begin)];
+        }
         const size_t dot = entry.name.find('.', begin);
         if (dot == string_view::npos) break;
         begin = dot + 1;
@@ -260,7 +292,18 @@ class Fitting {
       return a.names != b.names ? a.names > b.names : a.rank < b.rank;
     });
     place_ = places[0];
-    if (2 * static_cast<size_t>(place_.names) < wanted_names_.size()) return ChooseMostTensors();
+    if (OfAnotherModel()) return ChooseMostTensors();
+    if (place_.rank >= kAverage) {
+      // Weights that lack a few tensors may have been meant all the same.
+      const auto other = std::find_if(places.begin(), places.end(), [&](const Place& each) {
+        return each.rank < kAverage && each.names < place_.names && 2 * each.names >= deciding_ &&
+               each.dict != place_.dict;
+      });
+      if (other != places.end()) {
+        alternatives_.insert(absl::StrCat("--init_key=", Shown(other->dict->key), " has ",
+                                          other->names, " of its ", place_.names, " names"));
+      }
+    }
     for (size_t i = 1; i < places.size() && places[i].names == place_.names; ++i) {
       if (places[i].dict == place_.dict) {
         if (place_.prefix.empty()) continue;
@@ -310,7 +353,7 @@ class Fitting {
   }
 
   // Sorts the dict's entries into those of the model, and others.
-  void FindEntries() {
+  absl::Status FindEntries() {
     for (const WeightEntry& entry : place_.dict->entries) {
       if (skip_.Matches(entry.name)) {
         ++skipped_;
@@ -334,12 +377,23 @@ class Fitting {
         }
         continue;
       }
-      if (name != rest) {
-        if (entries_.count(name) > 0) continue;  // the exact name counts
-        inner_wrappers_ = true;
+      const auto [place, added] = entries_.emplace(name, &entry);
+      if (!added) {
+        // The model's own spelling counts.
+        const WeightEntry* const before = place->second;
+        if (name == rest) {
+          place->second = &entry;
+        } else if (before->name.substr(place_.prefix.size()) != name) {
+          return absl::InvalidArgumentError(
+              absl::StrCat(Where(), "expected ", name, " once, found ", Quoted(before->name),
+                           " and ", Quoted(entry.name), "; --init_skip='^",
+                           RE2::QuoteMeta(Shown(entry.name)), "$' takes the former"));
+        }
+        passed_.push_back(Shown(name == rest ? before->name : entry.name));
       }
-      entries_[name] = &entry;
+      if (name != rest && added) inner_wrappers_ = true;
     }
+    return absl::OkStatus();
   }
 
   absl::Status ReadAll() {
@@ -371,9 +425,11 @@ class Fitting {
         absl::StrCat(Where(), difference_.ToText(wanted_.tensors.size()), WayOut()));
   }
 
+  // Of which nothing much would be left.
+  bool OfAnotherModel() const { return 2 * place_.names < deciding_; }
+
   std::string WayOut() const {
-    // Of another model nothing much would be left.
-    if (2 * static_cast<size_t>(place_.names) < wanted_names_.size()) return "";
+    if (OfAnotherModel()) return "";
     std::set<std::string> all = difference_.names();
     all.insert(wanted_names_.begin(), wanted_names_.end());
     const std::string regex = RegexFor(difference_.names(), all);
@@ -420,6 +476,7 @@ class Fitting {
   const WeightsWanted& wanted_;
   const Skip skip_;
   std::set<std::string, std::less<>> wanted_names_;  // those that are not skipped
+  int deciding_ = 0;                                 // of these, all but counts of batches
   Place place_;
   std::set<std::string> alternatives_;  // how to take others that have as many of the names
   std::map<std::string, const WeightEntry*> entries_;
@@ -436,16 +493,21 @@ bool LooksLikeSafetensors(string_view file) { return file.size() > 8 && file[8] 
 
 absl::StatusOr<std::vector<WeightDict>> Open(string_view file) {
   if (!LooksLikeSafetensors(file)) return OpenTorchFile(file);
-  GS_ASSIGN_OR_RETURN(Safetensors content, DecodeSafetensors(file));
-  auto tensors = std::make_shared<std::vector<HostTensor>>(std::move(content.tensors));
+  GS_ASSIGN_OR_RETURN(Safetensors decoded, DecodeSafetensors(file));
+  const auto content = std::make_shared<Safetensors>(std::move(decoded));
   WeightDict dict;
-  for (size_t i = 0; i < tensors->size(); ++i) {
+  for (HostTensor& tensor : content->tensors) {
     WeightEntry entry;
-    entry.name = (*tensors)[i].name;
-    entry.read = [tensors, i]() -> absl::StatusOr<HostTensor> {
-      HostTensor& tensor = (*tensors)[i];
+    entry.name = tensor.name;
+    entry.read = [content, &tensor]() -> absl::StatusOr<HostTensor> {
       return HostTensor{tensor.name, tensor.type, tensor.sizes, std::move(tensor.data)};
     };
+    dict.entries.push_back(std::move(entry));
+  }
+  for (const auto& [name, why] : content->unread) {
+    WeightEntry entry;
+    entry.name = name;
+    entry.read = [content, why = why]() -> absl::StatusOr<HostTensor> { return why; };
     dict.entries.push_back(std::move(entry));
   }
   return std::vector<WeightDict>{std::move(dict)};

@@ -27,6 +27,7 @@ constexpr char kMetadata[] = "__metadata__";
 // Parsing takes up to 80 times as much memory. Some hundred bytes are a tensor's, so that a model has
 // some hundred kilobytes.
 constexpr uint64_t kMostHeaderBytes = 32 << 20;
+constexpr size_t kMostDimensions = 64;  // as PyTorch has
 
 absl::Status Damaged(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("safetensors: ", what));
@@ -87,6 +88,7 @@ struct Place {
   uint64_t begin = 0;
   uint64_t end = 0;
   HostTensor tensor;  // without its data
+  absl::Status unread = absl::OkStatus();
 };
 
 absl::StatusOr<Place> ReadEntry(const std::string& name, const Value& value, uint64_t bytes) {
@@ -98,16 +100,24 @@ absl::StatusOr<Place> ReadEntry(const std::string& name, const Value& value, uin
       offsets->size() != 2) {
     return Damaged(absl::StrCat("expected dtype, shape and data_offsets of ", Shown(name)));
   }
-  const absl::optional<ElementType> type = TypeOfSafetensors(type_name->second.string_value());
-  if (!type.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("safetensors: expected floats of 16 to 64 bits, integers or BOOL as dtype of ",
-                     Shown(name), ", found \"", Shown(type_name->second.string_value()), "\""));
-  }
   Place place;
   place.begin = (*offsets)[0];
   place.end = (*offsets)[1];
   place.tensor.name = name;
+  const std::string& type_text = type_name->second.string_value();
+  const absl::optional<ElementType> type = TypeOfSafetensors(type_text);
+  if (!type.has_value()) {
+    place.unread = absl::InvalidArgumentError(
+        absl::StrCat("safetensors: expected floats of 16 to 64 bits, integers or BOOL as dtype of ",
+                     Shown(name), ", found \"", Shown(type_text), "\""));
+    if (place.begin <= place.end && place.end <= bytes) return place;
+    return Damaged(absl::StrCat(Shown(name), ": data_offsets ", place.begin, " to ", place.end,
+                                " are not among the ", bytes, " bytes"));
+  }
+  if (sizes->size() > kMostDimensions) {
+    return Damaged(absl::StrCat(Shown(name), ": expected at most ", kMostDimensions,
+                                " dimensions, found ", sizes->size()));
+  }
   place.tensor.type = *type;
   place.tensor.sizes.assign(sizes->begin(), sizes->end());
   const int64_t width = InfoOf(*type).bytes;
@@ -205,6 +215,10 @@ absl::StatusOr<Safetensors> DecodeSafetensors(absl::string_view file) {
                                   ", where the one before ends at ", end));
     }
     end = place.end;
+    if (!place.unread.ok()) {
+      content.unread.emplace(place.tensor.name, place.unread);
+      continue;
+    }
     place.tensor.data = std::string(data.substr(place.begin, place.end - place.begin));
     content.tensors.push_back(std::move(place.tensor));
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker/checkpoint/host_tensor.h"
@@ -17,6 +18,8 @@ namespace gradsync {
 struct Safetensors {
   std::vector<HostTensor> tensors;              // as their bytes lie in the file
   std::map<std::string, std::string> metadata;  // what the header has as __metadata__
+  // Tensors of a dtype that is not an ElementType, by name: INVALID_ARGUMENT that says so. Not encoded.
+  std::map<std::string, absl::Status> unread = {};
 };
 
 // The header ends at a multiple of 8 bytes; tensors follow in their order. Errors: INVALID_ARGUMENT
@@ -24,8 +27,7 @@ struct Safetensors {
 absl::StatusOr<std::string> EncodeSafetensors(const Safetensors& content);
 
 // Takes memory for what the file has, and at most 80 bytes for each byte of its header. Errors:
-// INVALID_ARGUMENT for a dtype that is not an ElementType, naming the tensor, and for a header of
-// more than 32 MiB; DATA_LOSS for a file that is cut off, has holes or bytes too many, or whose
+// INVALID_ARGUMENT for a header of more than 32 MiB; DATA_LOSS for a file that is cut off, has holes or bytes too many, or whose
 // header is not as above.
 absl::StatusOr<Safetensors> DecodeSafetensors(absl::string_view file);
 

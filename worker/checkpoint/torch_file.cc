@@ -30,10 +30,12 @@ constexpr int64_t kFreeBytes = 16 << 20;
 // tensors.
 constexpr size_t kMostDimensions = 64;
 
-// Dicts within dicts: {"state": {"model": {...}}}.
-constexpr int kMostLevels = 3;
+// Dicts within dicts: {"state": {"model": {...}}}. Each dict is looked at once.
+constexpr int kMostLevels = 5;
 constexpr size_t kMostDicts = 1000;
 constexpr size_t kLongestKey = 100;
+// Longer keys of a dict are no names of tensors; a file can refer to one of megabytes in each entry.
+constexpr size_t kLongestName = 500;
 
 class PickleWriter {
  public:
@@ -335,8 +337,8 @@ WeightDict DictOf(const std::shared_ptr<TorchFile>& file, const PickleValue& val
   dict.key = std::move(key);
   std::map<absl::string_view, size_t> places;
   for (size_t i = 0; i < value.items.size(); i += 2) {
-    if (value.items[i]->kind != Kind::kText) continue;
     const absl::string_view name = value.items[i]->text;
+    if (value.items[i]->kind != Kind::kText || name.size() > kLongestName) continue;
     const PickleValue* const item = value.items[i + 1];
     WeightEntry entry;
     entry.name = name;

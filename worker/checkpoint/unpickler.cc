@@ -528,12 +528,19 @@ class Unpickler {
     return operands;
   }
 
-  // SETITEMS, APPENDS and ADDITEMS. What an object would get is dropped.
+  // SETITEMS, APPENDS and ADDITEMS. An object that gets items by key is of a class made from dict,
+  // as Python writes those; what others would get is dropped.
   absl::Status Extend(Kind kind, bool marked) {
     GS_ASSIGN_OR_RETURN(const std::vector<PickleValue*> items,
                         Operands(marked, kind == Kind::kDict ? 2 : 1));
     GS_ASSIGN_OR_RETURN(PickleValue* const container, Top());
     if (kind == Kind::kDict && items.size() % 2 != 0) return NoPickle("items of no dict");
+    const bool is_dict = kind == Kind::kDict && container->kind == Kind::kObject &&
+                         container->inner != nullptr && container->inner->kind == Kind::kGlobal;
+    if (is_dict) {
+      container->kind = Kind::kDict;
+      container->inner = nullptr;
+    }
     if (container->kind == Kind::kObject) return absl::OkStatus();
     if (container->kind != kind) return NoPickle("items of no container");
     container->items.insert(container->items.end(), items.begin(), items.end());

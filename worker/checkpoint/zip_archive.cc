@@ -285,7 +285,7 @@ absl::StatusOr<std::vector<ZipEntry>> ReadZip(absl::string_view archive) {
     }
     ZipEntry entry;
     entry.name = std::string(left.substr(kDirectoryEntryBytes, name_bytes));
-    const std::string shown = absl::CHexEscape(entry.name);
+    const std::string shown = absl::CHexEscape(absl::string_view(entry.name).substr(0, 200));
     Numbers numbers{fields.At<uint32_t>(20), fields.At<uint32_t>(24), fields.At<uint32_t>(42)};
     GS_RETURN_IF_ERROR(
         ReadZip64Field(left.substr(kDirectoryEntryBytes + name_bytes, extra_bytes), &numbers));

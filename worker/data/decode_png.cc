@@ -37,6 +37,9 @@ class Decoder {
     }
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
     png_set_read_fn(png_, this, Read);
+    // Pillow reads pixels whose checksums are wrong.
+    png_set_crc_action(png_, PNG_CRC_WARN_USE, PNG_CRC_WARN_USE);
+    png_set_option(png_, PNG_IGNORE_ADLER32, PNG_OPTION_ON);
     png_read_info(png_, info_);
     return true;
   }
@@ -52,7 +55,10 @@ class Decoder {
     const int kind = png_get_color_type(png_, info_), bits = png_get_bit_depth(png_, info_);
     if (kind == PNG_COLOR_TYPE_GRAY && bits == 16) png_error(png_, kSixteenBitGrey);
     if (bits == 16) png_set_strip_16(png_);
-    if (kind == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png_);
+    if (kind == PNG_COLOR_TYPE_PALETTE) {
+      CompletePalette(bits);
+      png_set_palette_to_rgb(png_);
+    }
     if (kind == PNG_COLOR_TYPE_GRAY && bits < 8) png_set_expand_gray_1_2_4_to_8(png_);
     if ((kind & PNG_COLOR_MASK_COLOR) == 0) png_set_gray_to_rgb(png_);
     png_set_strip_alpha(png_);
@@ -75,18 +81,37 @@ class Decoder {
     return true;
   }
 
+  // What is wrong with a file that can be read all the same; empty: nothing.
+  const std::string& warning() const { return warning_; }
+
   absl::Status error() const {
     return absl::DataLossError(absl::StrCat("is a PNG that cannot be read: ", message_,
                                             ", before byte ", bytes_ - rest_.size()));
   }
 
  private:
+  // Of colours that the file does not give Pillow makes the grey of their numbers.
+  void CompletePalette(int bits) {
+    png_colorp given = nullptr;
+    int count = 0;
+    if (png_get_PLTE(png_, info_, &given, &count) == 0) return;
+    png_color all[PNG_MAX_PALETTE_LENGTH];
+    for (int i = 0; i < PNG_MAX_PALETTE_LENGTH; ++i) {
+      const auto grey = static_cast<png_byte>(i);
+      all[i] = i < count ? given[i] : png_color{grey, grey, grey};
+    }
+    png_set_PLTE(png_, info_, all, 1 << bits);
+  }
+
   [[noreturn]] static void OnError(png_structp png, png_const_charp message) {
     static_cast<Decoder*>(png_get_error_ptr(png))->message_ = message;
     png_longjmp(png, 1);
   }
 
-  static void OnWarning(png_structp, png_const_charp) {}
+  static void OnWarning(png_structp png, png_const_charp message) {
+    if (std::strstr(message, "CRC") == nullptr) return;
+    static_cast<Decoder*>(png_get_error_ptr(png))->warning_ = message;
+  }
 
   static void Read(png_structp png, png_bytep out, size_t bytes) {
     auto* decoder = static_cast<Decoder*>(png_get_io_ptr(png));
@@ -103,6 +128,7 @@ class Decoder {
   int pass_ = 0;
   int row_ = 0;
   std::string message_;
+  std::string warning_;
 };
 
 }  // namespace
@@ -127,6 +153,7 @@ absl::StatusOr<DecodedImage> DecodePng(absl::string_view file, const DecodeOptio
   }
   image.pixels.resize(int64_t{3} * image.width * image.height);
   if (!decoder.ReadRows(&image)) return decoder.error();
+  decoded.warning = decoder.warning();
   return decoded;
 }
 

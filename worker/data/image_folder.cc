@@ -27,8 +27,15 @@ absl::Status Unreadable(const std::string& path, absl::string_view why) {
   return absl::DataLossError(absl::StrCat("image ", EscapedAsUtf8(path), " ", why));
 }
 
+// Of a file, which may be as large as a disk: more than the largest image takes when it is decoded.
+constexpr size_t kMostFileBytes = size_t{512} << 20;
+
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  absl::StatusOr<std::string> file = ReadRegularFile(path);
+  absl::StatusOr<std::string> file = ReadRegularFile(path, kMostFileBytes + 1);
+  if (file.ok() && file->size() > kMostFileBytes) {
+    return Unreadable(path, absl::StrCat("has more than ", kMostFileBytes,
+                                         " bytes, which no image that is trained on has"));
+  }
   if (file.ok()) return file;
   const absl::string_view cannot =
       absl::IsInvalidArgument(file.status()) ? "is " : "cannot be read: ";

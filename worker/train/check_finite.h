@@ -22,6 +22,10 @@ absl::Status CheckFinite(absl::string_view where, const Model& model);
 absl::Status CheckFinite(absl::string_view where, const std::string& name,
                          const at::Tensor& parameter);
 
+// Whether weights read from the file `path` are worth training on. Errors: INVALID_ARGUMENT naming the
+// file and the first tensor that has an infinite value or a NaN.
+absl::Status CheckFiniteWeights(const std::string& path, const Model& model);
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_WORKER_TRAIN_CHECK_FINITE_H_

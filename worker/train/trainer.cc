@@ -26,6 +26,7 @@
 #include "worker/train/batch_source.h"
 #include "worker/train/channel_moments.h"
 #include "worker/train/check_batch_of_one.h"
+#include "worker/train/check_finite.h"
 #include "worker/train/checkpointer.h"
 #include "worker/train/compute_threads.h"
 #include "worker/train/decay_groups.h"
@@ -120,6 +121,9 @@ class TrainerImpl : public Trainer {
                                                             data.dataset_size, inputs_.steps));
     GS_RETURN_IF_ERROR(CheckKeptBytes());
     GS_RETURN_IF_ERROR(checkpointer_->LoadWeights(*model_));
+    if (rank_ == 0 && !checkpoint.init_from.empty() && !options_.allow_nonfinite) {
+      GS_RETURN_IF_ERROR(CheckFiniteWeights(checkpoint.init_from, *model_));
+    }
     const int slots = static_cast<int>(SlotNames(optimizer_).size()) + (options_.ema_decay > 0);
     GS_RETURN_IF_ERROR(checkpointer_->CheckRoom(*model_, slots, options_.ema_decay > 0));
     SetMemoryFormat(options_.compute, *model_);
@@ -260,6 +264,7 @@ class TrainerImpl : public Trainer {
     std::vector<std::string> remarks;
     for (const ImageDataset* split : {inputs_.train.get(), inputs_.test.get()}) {
       if (split == nullptr) continue;
+      if (split == inputs_.test.get() && inputs_.train == inputs_.test) continue;
       for (std::string& line : split->remarks()) remarks.push_back(std::move(line));
     }
     return remarks;

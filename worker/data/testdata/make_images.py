@@ -51,13 +51,15 @@ def planes(image):
     return data[0::3] + data[1::3] + data[2::3]
 
 
-def png(width, height, bits, kind, rows):
-    """A PNG that Pillow cannot write: rows of bytes as the format has them."""
-    def chunk(name, data):
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+def png(width, height, bits, kind, rows, palette=b"", crc=0):
+    """A PNG that Pillow cannot write: rows of bytes as the format has them. `crc`: added to the checksum of the pixels."""
+    def chunk(name, data, more=0):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data) + more & 0xffffffff)
     header = struct.pack(">IIBBBBB", width, height, bits, kind, 0, 0, 0)
     body = zlib.compress(b"".join(b"\0" + row for row in rows))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+    colours = chunk(b"PLTE", palette) if palette else b""
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + colours + chunk(b"IDAT", body, crc) +
+            chunk(b"IEND", b""))
 
 
 def make_kinds(folder):
@@ -86,6 +88,11 @@ def make_kinds(folder):
     deep = [struct.pack(">12H", *((5003 * x + 977 * y) % 65536 for x in range(12))) for y in range(5)]
     (folder / "colour_of_16_bits.png").write_bytes(png(4, 5, 16, 2, deep))
     Image.new("RGB", (1, 1), (10, 200, 30)).save(folder / "one_pixel.png")
+    # Colours beyond the palette.
+    two = bytes((200, 10, 20, 30, 220, 40))
+    (folder / "palette_of_8_bits_too_short.png").write_bytes(png(6, 4, 8, 3, [bytes((0, 1, 2, 77, 200, 255))] * 4, two))
+    (folder / "palette_of_4_bits_too_short.png").write_bytes(png(6, 4, 4, 3, [bytes((0x01, 0x2a, 0xf0))] * 4, two))
+    (folder / "wrong_checksum.png").write_bytes(png(4, 5, 16, 2, deep, crc=1))
 
     for path in sorted(folder.iterdir()):
         (folder / f"{path.name}.rgb").write_bytes(Image.open(path).convert("RGB").tobytes())
