@@ -287,6 +287,10 @@ TEST_F(CheckpointPythonTest, FilesOfTrainingScriptsAreStartingPoints) {
       "save('complex', {**sd, 'fc2.weight': torch.complex(sd['fc2.weight'], sd['fc2.weight'])})",
       "save('siamese', {**pre('online.'), **pre('target.')})",
       "save('students', {'student': sd, 'teacher': pre('', ema)})",
+      "class Custom(dict): pass",
+      "save('custom', {'model': Custom(sd)})",
+      "save('infinite', {**sd, 'fc1.bias': sd['fc1.bias'] * float('inf')})",
+      "save('too_large', {**sd, 'fc1.bias': sd['fc1.bias'].double() * 1e300})",
       "class Evil:",
       "  def __reduce__(self): return (os.system, ('touch executed',))",
       "save('evil', {'model': sd, 'hook': Evil()})",
@@ -308,6 +312,7 @@ TEST_F(CheckpointPythonTest, FilesOfTrainingScriptsAreStartingPoints) {
       {"views", ""},
       {"nocrc", ""},
       {"evil", ": its entry \"model\""},
+      {"custom", ": its entry \"model\""},
   };
   for (const auto& [name, account] : read) {
     const std::string path = Path(name + ".pt");
@@ -334,6 +339,10 @@ TEST_F(CheckpointPythonTest, FilesOfTrainingScriptsAreStartingPoints) {
       {{"siamese"}, "behind \"online.\" and behind \"target.\"; --init_skip='^target\\.'"},
       {{"students"}, "in \"student\" and in \"teacher\"; --init_key=student"},
       {{"evil_weight"}, "tensor fc1.bias: expected a dense tensor, found an object made by posix"},
+      {{"infinite"},
+       "infinite.pt: expected finite weights (or --allow_nonfinite), found an infinite value or a "
+       "NaN in fc1.bias"},
+      {{"too_large"}, "found an infinite value or a NaN in fc1.bias"},
       {{"timm", "--init_key=ema"}, "--init_key: expected an entry of the file that has tensors"},
       {{"timm", "--init_skip=fc3"}, "--init_skip: expected a regular expression that matches"},
       {{"timm", "--init_skip=fc("}, "--init_skip: expected a regular expression (missing )"},
