@@ -27,7 +27,7 @@ class GpuSlotTest(unittest.TestCase):
 
     def program(self, name, text):
         path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("#!/bin/sh\n" + text)
         path.chmod(0o755)
 
