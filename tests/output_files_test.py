@@ -2,6 +2,7 @@
 """What a job writes, on the disks and in the folders that users have (docs/checkpoints.md)."""
 import collections
 import glob
+import json
 import os
 import pathlib
 import re
@@ -143,6 +144,38 @@ class OutputFilesTest(unittest.TestCase):
                                 [flag.split("=")[0], flag.split("=")[1]])
         self.assertEqual(file.read_text(), "kept")
         self.assertEqual(sorted(path.name for path in self.folder.iterdir() if "process" not in path.name), ["file"])
+
+    # A pipe was opened after the last step, which waited for its reader for ever; the others were found then.
+    def test_what_takes_no_output_is_found_before_the_first_step(self):
+        pipe, bound = self.folder / "pipe", self.folder / "socket"
+        os.mkfifo(pipe)
+        listener = socket.socket(socket.AF_UNIX)
+        self.addCleanup(listener.close)
+        listener.bind(str(bound))
+        listener.listen()
+        for path, why in (pipe, "a pipe that nobody reads"), (bound, "a socket"), ("/dev/full", "No space left on device"):
+            flags = (("metrics_json",), ("trace", "--trace_steps=1-1"), ("write_config",), ("port_file",),
+                     ("metrics_port_file", "--metrics_port=0"))
+            for flag, *more in flags if path == pipe else flags[:1]:
+                with self.subTest(flag=flag, path=path):
+                    self.assert_refused([WORKER, *JOB, "--steps=1", *more, f"--{flag}={path}"],
+                                        [f"--{flag}: expected a file that can be written, found {path}: {why}"])
+            for flag in ("event_log", "port_file", "metrics_json", "metrics_port_file"):
+                with self.subTest(server=flag, path=path):
+                    self.assert_refused([SERVER, "--listen=127.0.0.1:0", "--metrics_port=0", f"--{flag}={path}"],
+                                        [f"--{flag}: expected a file that can be written, found", path, why])
+
+    def test_a_pipe_that_somebody_reads_gets_the_record(self):
+        job = f"{WORKER} {' '.join(JOB)} --steps=300 --log_every=0"
+        fifo, copy = self.folder / "pipe", self.folder / "copy"
+        os.mkfifo(fifo)
+        for what in (f"cat {fifo} > {copy} & {job} --metrics_json={fifo} && wait",
+                     f"{job} --metrics_json=>(cat > {copy}; touch {copy}.whole) && until [ -e {copy}.whole ]; do sleep 0.01; done",
+                     f"{job} --metrics_json=/dev/stdout | sed -n '/^{{/,$p' > {copy}"):
+            with self.subTest(what):
+                self.run_job("bash", "-c", f"set -o pipefail; {what}")
+                record = json.loads(copy.read_text())
+                self.assertEqual((record["batch_size"], len(record["loss"])), (4, 300))
 
     # Under topk each rank writes residuals; one that does not see rank 0's folder failed at the first checkpoint.
     def test_a_rank_that_does_not_see_the_folder_is_found_before_the_first_step(self):

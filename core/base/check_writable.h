@@ -9,7 +9,8 @@
 namespace gradsync {
 
 // Whether WriteFileAtomically() will be able to write the file that `flag` names: found before a job,
-// and not after it. Leaves nothing behind and does not touch what is there. OK for an empty path.
+// and not after it. Leaves nothing behind and does not touch what is there; a pipe stays open for it
+// (core/base/write_file.h). OK for an empty path.
 // Errors: INVALID_ARGUMENT naming flag, path and why.
 absl::Status CheckWritable(absl::string_view flag, const std::string& path);
 
