@@ -177,6 +177,31 @@ class OutputFilesTest(unittest.TestCase):
                 record = json.loads(copy.read_text())
                 self.assertEqual((record["batch_size"], len(record["loss"])), (4, 300))
 
+    # The second one replaced the first after the last step.
+    def test_a_file_takes_one_output_and_is_no_input(self):
+        file, link, weights = self.folder / "file", self.folder / "link", self.folder / "c/latest/model.pt"
+        link.symlink_to("file")
+        self.run_job(WORKER, *JOB, "--steps=1", f"--checkpoint={self.folder / 'c'}")
+        kept = weights.read_bytes()
+        names = ["metrics_json", "metrics_port_file", "port_file", "write_config", "trace"]
+        job = [WORKER, *JOB, "--steps=1", "--metrics_port=0"]
+        steps = ["--trace_steps=1-1"]
+        for first, second in zip(names, names[1:]):
+            flags = [f"--{first}={file}", f"--{second}={link}"]
+            with self.subTest(flags):
+                self.assert_refused([*job, *(steps if second == "trace" else []), *flags],
+                                    [f"--{second}: expected another file than --{first} names, found {link}"])
+        for name in names:
+            with self.subTest(name):
+                self.assert_refused([*job, *(steps if name == "trace" else []), f"--init_from={weights}", f"--{name}={weights}"],
+                                    [f"--{name}: expected another file than --init_from names, found {weights}"])
+        self.assertEqual(weights.read_bytes(), kept)
+        self.assert_refused([SERVER, f"--port_file={file}", f"--metrics_json={link}"],
+                            [f"--metrics_json: expected another file than --port_file names, found {link}"])
+        self.assertFalse(file.exists())
+        for path in "/dev/null", "/dev/stdout":
+            self.run_job(*job, *(f"--{name}={path}" for name in names if name != "trace"))
+
     # Under topk each rank writes residuals; one that does not see rank 0's folder failed at the first checkpoint.
     def test_a_rank_that_does_not_see_the_folder_is_found_before_the_first_step(self):
         job = [WORKER, *JOB, "--topology=ps", "--world_size=2", "--steps=1", "--compression=topk:0.1",

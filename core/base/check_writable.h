@@ -2,6 +2,7 @@
 #define GRADSYNC_CORE_BASE_CHECK_WRITABLE_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -16,6 +17,17 @@ absl::Status CheckWritable(absl::string_view flag, const std::string& path);
 
 // The same of a folder for files of any name, which is made if it is not there.
 absl::Status CheckFolderWritable(absl::string_view flag, const std::string& path);
+
+struct NamedFile {
+  absl::string_view flag;
+  std::string path;  // empty: none
+};
+
+// That each of `outputs` is a file of its own, and none that the job reads, of `inputs`. Devices, pipes and
+// what the process has open (/dev/stdout) take the output of several. Errors: INVALID_ARGUMENT naming
+// both flags and the path.
+absl::Status CheckDistinct(const std::vector<NamedFile>& outputs,
+                           const std::vector<NamedFile>& inputs);
 
 }  // namespace gradsync
 
