@@ -202,6 +202,21 @@ class OutputFilesTest(unittest.TestCase):
         for path in "/dev/null", "/dev/stdout":
             self.run_job(*job, *(f"--{name}={path}" for name in names if name != "trace"))
 
+    # The job before removed what the new one wrote there.
+    def test_a_checkpoint_is_no_folder_of_checkpoints(self):
+        folder = self.folder / "c"
+        self.run_job(WORKER, *JOB, "--steps=2", f"--checkpoint={folder}")
+        files = sorted(folder.rglob("*"))
+        (self.folder / "elsewhere").symlink_to("c/latest")
+        for path, parent in ((folder / "latest", folder), (folder / "step_00000002", folder), (f"{folder}/latest/", folder),
+                             (self.folder / "elsewhere", folder.resolve())):
+            for resume in ([], ["--resume=auto"]):
+                with self.subTest(path=path, resume=resume):
+                    self.assert_refused([WORKER, *JOB, "--steps=1", f"--checkpoint={path}", *resume],
+                                        [f"--checkpoint: expected a folder of checkpoints, found {path}, which is a checkpoint; "
+                                         f"its folder is {parent}"])
+        self.assertEqual(sorted(folder.rglob("*")), files)
+
     # Under topk each rank writes residuals; one that does not see rank 0's folder failed at the first checkpoint.
     def test_a_rank_that_does_not_see_the_folder_is_found_before_the_first_step(self):
         job = [WORKER, *JOB, "--topology=ps", "--world_size=2", "--steps=1", "--compression=topk:0.1",
