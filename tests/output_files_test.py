@@ -217,6 +217,17 @@ class OutputFilesTest(unittest.TestCase):
                                          f"its folder is {parent}"])
         self.assertEqual(sorted(folder.rglob("*")), files)
 
+    # The file that it named was overwritten.
+    def test_a_lock_that_is_a_link_is_not_followed(self):
+        folder, other = self.folder / "c", self.folder / "other"
+        folder.mkdir()
+        other.write_text("kept")
+        (folder / ".lock").symlink_to(other)
+        self.assert_refused([WORKER, *JOB, "--steps=1", f"--checkpoint={folder}"],
+                            [f"--checkpoint: expected a folder that this job alone can write to, found {folder}: expected a file "
+                             f"of its own at {folder}/.lock, found a symbolic link"])
+        self.assertEqual(other.read_text(), "kept")
+
     # Under topk each rank writes residuals; one that does not see rank 0's folder failed at the first checkpoint.
     def test_a_rank_that_does_not_see_the_folder_is_found_before_the_first_step(self):
         job = [WORKER, *JOB, "--topology=ps", "--world_size=2", "--steps=1", "--compression=topk:0.1",
