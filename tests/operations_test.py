@@ -418,6 +418,16 @@ class OperationsTest(unittest.TestCase):
         text = worker.out.read_text()
         self.assertEqual(json.loads(text[text.index("{"):])["batch_size"], 4)
 
+    def test_launch_runs_what_needs_no_others(self):
+        """It complained that worker 0 had ended before it said where it listens."""
+        for flags in (["--check_data", "--model=mlp"], ["--topology=ring", "--describe_model", "--model=mlp"]):
+            for servers in 0, 1:
+                topology = [flag for flag in flags if servers == 0 or "topology" not in flag]
+                launch = self.start(LAUNCH, "--workers=2", f"--servers={servers}", "--", *topology)
+                launch.wait(PATIENCE)
+                self.assertEqual((launch.returncode, launch.err.read_text()), (0, ""))
+                self.assertIn("[worker 0] ", launch.out.read_text())
+
     def test_flags_that_cannot_be_are_refused_in_one_line(self):
         server = self.start(SERVER, "--metrics_port=0", f"--metrics_port_file={self.folder}/page")
         port = self.address("page").split(":")[1]

@@ -29,6 +29,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
@@ -129,6 +130,26 @@ TEST(LaunchTest, AJobOfWhichOneRankRefusesItsInputIsNotStartedAgain) {
   EXPECT_EQ(launch->Finish().code, 2);
   EXPECT_THAT(launch->err(), AllOf(Contains(StartsWith("launch: rank 1 lost [worker 1 (pid ")),
                                    Not(Contains(HasSubstr("restart")))));
+}
+
+// --check_data and --describe_model were called a failure.
+TEST(LaunchTest, AJobIsOverWhereRank0HasDoneAllBeforeItListens) {
+  for (const char* servers : {"--servers=0", "--servers=2"}) {
+    for (const char* workers : {"--workers=1", "--workers=2"}) {
+      const auto launch = Start({workers, servers, "--max_restarts=1", "--", "--victim=worker0",
+                                 "--victim_does=done", "--others_do=hang"});
+      EXPECT_EQ(launch->Finish().code, 0) << workers << servers;
+      EXPECT_THAT(launch->err(), IsEmpty()) << workers << servers;
+      EXPECT_THAT(launch->out(),
+                  AllOf(Contains("[worker 0] done"), Not(Contains(HasSubstr("worker 1")))));
+    }
+  }
+}
+
+TEST(LaunchTest, AServerThatEndsBeforeItListensIsAFailure) {
+  const auto launch = Start({"--workers=2", "--servers=1", "--server_binary=/bin/true"});
+  EXPECT_EQ(launch->Finish().code, 1);
+  EXPECT_THAT(launch->err(), ElementsAre(HasSubstr("server 0 (pid ")));
 }
 
 TEST(LaunchTest, AnInterruptEndsAllProcesses) {
