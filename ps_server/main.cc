@@ -416,6 +416,7 @@ int Main(int argc, char** argv) {
   flag_options.usage = "ps_server [flags]: serves parameters to the workers of one training job.";
   flag_options.version = VersionText("ps_server");
   const ParsedFlags parsed = ParseFlagsWithOriginsOrExit(argc, argv, flag_options);
+  OutliveReaders();
   if (!parsed.positional.empty()) {
     return Complain(2, "",
                     absl::InvalidArgumentError(

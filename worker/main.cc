@@ -280,6 +280,7 @@ int main(int argc, char** argv) {
   gradsync::RaiseFileLimit();
   gradsync::ParsedFlags parsed =
       gradsync::ParseFlagsWithOriginsOrExit(argc, argv, gradsync::WorkerFlagOptions());
+  gradsync::OutliveReaders();  // from here on: a --help that is cut off is no failure
   const std::vector<std::string>& positional = parsed.positional;
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
   absl::StatusOr<gradsync::JobOptions> job = gradsync::JobOptionsFromFlags(std::move(parsed.flags));
