@@ -1,11 +1,13 @@
 #include "ps_server/event_file.h"
 
+#include <fcntl.h>
+
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/write_file.h"
 
 namespace gradsync {
 namespace {
@@ -34,11 +36,15 @@ std::string FormatEvent(const ServerEvent& event) {
 }
 
 absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Create(const std::string& path) {
-  std::FILE* const file = std::fopen(path.c_str(), "w");
-  if (file == nullptr) {
+  const absl::StatusOr<int> opened = OpenInPlace(path, O_CREAT | O_TRUNC);
+  if (!opened.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("expected a file that can be written, found \"",
-                                                   path, "\": ", std::strerror(errno)));
+                                                   path, "\": ", opened.status().message()));
   }
+  // The stream waits until a pipe has room.
+  fcntl(*opened, F_SETFL, fcntl(*opened, F_GETFL) & ~O_NONBLOCK);
+  std::FILE* const file = fdopen(*opened, "w");
+  if (file == nullptr) return absl::ErrnoToStatus(errno, path);
   return absl::WrapUnique(new EventFile(path, file));
 }
 

@@ -1,5 +1,7 @@
 #include "ps_server/event_file.h"
 
+#include <sys/stat.h>
+
 #include <fstream>
 #include <string>
 #include <vector>
@@ -29,6 +31,17 @@ TEST(EventFileTest, AFileThatCannotBeWrittenIsNamed) {
   const absl::Status status = EventFile::Create("/no/such/folder/events").status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "/no/such/folder/events")) << status;
+}
+
+// The server waited for a reader, and no signal ended that.
+TEST(EventFileTest, APipeThatNobodyReadsAndAFullDeviceAreRefused) {
+  const std::string pipe = testing::TempDir() + "/event_pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const absl::Status unread = EventFile::Create(pipe).status();
+  EXPECT_TRUE(absl::StrContains(unread.message(), "/event_pipe\": a pipe that nobody reads"))
+      << unread;
+  EXPECT_TRUE(absl::IsInvalidArgument(EventFile::Create("/dev/full").status()));
+  EXPECT_TRUE(EventFile::Create("/dev/null").ok());
 }
 
 }  // namespace

@@ -331,6 +331,11 @@ absl::Status CheckFlags(const Flags& flags) {
     return FlagError("metrics_port", "a port up to 65535, 0 or -1",
                      absl::StrCat(flags.metrics_port));
   }
+  GS_RETURN_IF_ERROR(CheckDistinct({{"port_file", flags.port_file},
+                                    {"metrics_port_file", flags.metrics_port_file},
+                                    {"metrics_json", flags.metrics_json},
+                                    {"event_log", flags.event_log}},
+                                   /*inputs=*/{}));
   GS_RETURN_IF_ERROR(CheckWritable("port_file", flags.port_file));
   GS_RETURN_IF_ERROR(CheckWritable("metrics_port_file", flags.metrics_port_file));
   GS_RETURN_IF_ERROR(CheckWritable("metrics_json", flags.metrics_json));
@@ -411,6 +416,7 @@ int Main(int argc, char** argv) {
   flag_options.usage = "ps_server [flags]: serves parameters to the workers of one training job.";
   flag_options.version = VersionText("ps_server");
   const ParsedFlags parsed = ParseFlagsWithOriginsOrExit(argc, argv, flag_options);
+  OutliveReaders();
   if (!parsed.positional.empty()) {
     return Complain(2, "",
                     absl::InvalidArgumentError(

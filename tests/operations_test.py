@@ -418,6 +418,46 @@ class OperationsTest(unittest.TestCase):
         text = worker.out.read_text()
         self.assertEqual(json.loads(text[text.index("{"):])["batch_size"], 4)
 
+    def start_into_a_pipe(self, *argv):
+        """A program whose stdout is closed after its first line."""
+        err = self.folder / f"{len(self.processes)}.err"
+        with open(err, "w") as file:
+            process = subprocess.Popen([str(word) for word in argv], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file,
+                                       start_new_session=True)
+        process.err = err
+        self.processes.append(process)
+        process.stdout.readline()
+        process.stdout.close()
+        return process
+
+    def test_a_stdout_that_is_closed_costs_no_checkpoint(self):
+        """`worker ... | head -5` was killed by SIGPIPE."""
+        lost = "stdout: expected a file that takes all output, found one that does not"
+        job = [*JOB, "--steps=300", "--log_every=1"]
+        worker = self.start_into_a_pipe(WORKER, *job, f"--checkpoint={self.folder}/c")
+        self.assert_ended(worker, 1, f"worker: {lost}")
+        self.assertTrue((self.folder / "c/step_00000300/MANIFEST").exists())
+        launch = self.start_into_a_pipe(LAUNCH, "--workers=2", "--servers=1", "--", *job, f"--checkpoint={self.folder}/d")
+        self.assert_ended(launch, 1, f"launch: {lost}")
+        self.assertTrue((self.folder / "d/step_00000300/MANIFEST").exists())
+        server = self.start_into_a_pipe(SERVER, f"--port_file={self.folder}/server")
+        worker = self.start(WORKER, *job, "--topology=ps", f"--servers={self.address('server')}")
+        self.sha(worker)
+        self.assert_ended(server, 1, f"ps_server: {lost}")
+        # What only shows something ends with its reader.
+        for program in WORKER, LAUNCH, SERVER:
+            self.assertEqual(self.start_into_a_pipe(program, "--help").wait(PATIENCE) in (0, -signal.SIGPIPE), True)
+
+    def test_launch_runs_what_needs_no_others(self):
+        """It complained that worker 0 had ended before it said where it listens."""
+        for flags in (["--check_data", "--model=mlp"], ["--topology=ring", "--describe_model", "--model=mlp"]):
+            for servers in 0, 1:
+                topology = [flag for flag in flags if servers == 0 or "topology" not in flag]
+                launch = self.start(LAUNCH, "--workers=2", f"--servers={servers}", "--", *topology)
+                launch.wait(PATIENCE)
+                self.assertEqual((launch.returncode, launch.err.read_text()), (0, ""))
+                self.assertIn("[worker 0] ", launch.out.read_text())
+
     def test_flags_that_cannot_be_are_refused_in_one_line(self):
         server = self.start(SERVER, "--metrics_port=0", f"--metrics_port_file={self.folder}/page")
         port = self.address("page").split(":")[1]

@@ -2,6 +2,7 @@
 """What a job writes, on the disks and in the folders that users have (docs/checkpoints.md)."""
 import collections
 import glob
+import json
 import os
 import pathlib
 import re
@@ -143,6 +144,89 @@ class OutputFilesTest(unittest.TestCase):
                                 [flag.split("=")[0], flag.split("=")[1]])
         self.assertEqual(file.read_text(), "kept")
         self.assertEqual(sorted(path.name for path in self.folder.iterdir() if "process" not in path.name), ["file"])
+
+    # A pipe was opened after the last step, which waited for its reader for ever; the others were found then.
+    def test_what_takes_no_output_is_found_before_the_first_step(self):
+        pipe, bound = self.folder / "pipe", self.folder / "socket"
+        os.mkfifo(pipe)
+        listener = socket.socket(socket.AF_UNIX)
+        self.addCleanup(listener.close)
+        listener.bind(str(bound))
+        listener.listen()
+        for path, why in (pipe, "a pipe that nobody reads"), (bound, "a socket"), ("/dev/full", "No space left on device"):
+            flags = (("metrics_json",), ("trace", "--trace_steps=1-1"), ("write_config",), ("port_file",),
+                     ("metrics_port_file", "--metrics_port=0"))
+            for flag, *more in flags if path == pipe else flags[:1]:
+                with self.subTest(flag=flag, path=path):
+                    self.assert_refused([WORKER, *JOB, "--steps=1", *more, f"--{flag}={path}"],
+                                        [f"--{flag}: expected a file that can be written, found {path}: {why}"])
+            for flag in ("event_log", "port_file", "metrics_json", "metrics_port_file"):
+                with self.subTest(server=flag, path=path):
+                    self.assert_refused([SERVER, "--listen=127.0.0.1:0", "--metrics_port=0", f"--{flag}={path}"],
+                                        [f"--{flag}: expected a file that can be written, found", path, why])
+
+    def test_a_pipe_that_somebody_reads_gets_the_record(self):
+        job = f"{WORKER} {' '.join(JOB)} --steps=300 --log_every=0"
+        fifo, copy = self.folder / "pipe", self.folder / "copy"
+        os.mkfifo(fifo)
+        for what in (f"cat {fifo} > {copy} & {job} --metrics_json={fifo} && wait",
+                     f"{job} --metrics_json=>(cat > {copy}; touch {copy}.whole) && until [ -e {copy}.whole ]; do sleep 0.01; done",
+                     f"{job} --metrics_json=/dev/stdout | sed -n '/^{{/,$p' > {copy}"):
+            with self.subTest(what):
+                self.run_job("bash", "-c", f"set -o pipefail; {what}")
+                record = json.loads(copy.read_text())
+                self.assertEqual((record["batch_size"], len(record["loss"])), (4, 300))
+
+    # The second one replaced the first after the last step.
+    def test_a_file_takes_one_output_and_is_no_input(self):
+        file, link, weights = self.folder / "file", self.folder / "link", self.folder / "c/latest/model.pt"
+        link.symlink_to("file")
+        self.run_job(WORKER, *JOB, "--steps=1", f"--checkpoint={self.folder / 'c'}")
+        kept = weights.read_bytes()
+        names = ["metrics_json", "metrics_port_file", "port_file", "write_config", "trace"]
+        job = [WORKER, *JOB, "--steps=1", "--metrics_port=0"]
+        steps = ["--trace_steps=1-1"]
+        for first, second in zip(names, names[1:]):
+            flags = [f"--{first}={file}", f"--{second}={link}"]
+            with self.subTest(flags):
+                self.assert_refused([*job, *(steps if second == "trace" else []), *flags],
+                                    [f"--{second}: expected another file than --{first} names, found {link}"])
+        for name in names:
+            with self.subTest(name):
+                self.assert_refused([*job, *(steps if name == "trace" else []), f"--init_from={weights}", f"--{name}={weights}"],
+                                    [f"--{name}: expected another file than --init_from names, found {weights}"])
+        self.assertEqual(weights.read_bytes(), kept)
+        self.assert_refused([SERVER, f"--port_file={file}", f"--metrics_json={link}"],
+                            [f"--metrics_json: expected another file than --port_file names, found {link}"])
+        self.assertFalse(file.exists())
+        for path in "/dev/null", "/dev/stdout":
+            self.run_job(*job, *(f"--{name}={path}" for name in names if name != "trace"))
+
+    # The job before removed what the new one wrote there.
+    def test_a_checkpoint_is_no_folder_of_checkpoints(self):
+        folder = self.folder / "c"
+        self.run_job(WORKER, *JOB, "--steps=2", f"--checkpoint={folder}")
+        files = sorted(folder.rglob("*"))
+        (self.folder / "elsewhere").symlink_to("c/latest")
+        for path, parent in ((folder / "latest", folder), (folder / "step_00000002", folder), (f"{folder}/latest/", folder),
+                             (self.folder / "elsewhere", folder.resolve())):
+            for resume in ([], ["--resume=auto"]):
+                with self.subTest(path=path, resume=resume):
+                    self.assert_refused([WORKER, *JOB, "--steps=1", f"--checkpoint={path}", *resume],
+                                        [f"--checkpoint: expected a folder of checkpoints, found {path}, which is a checkpoint; "
+                                         f"its folder is {parent}"])
+        self.assertEqual(sorted(folder.rglob("*")), files)
+
+    # The file that it named was overwritten.
+    def test_a_lock_that_is_a_link_is_not_followed(self):
+        folder, other = self.folder / "c", self.folder / "other"
+        folder.mkdir()
+        other.write_text("kept")
+        (folder / ".lock").symlink_to(other)
+        self.assert_refused([WORKER, *JOB, "--steps=1", f"--checkpoint={folder}"],
+                            [f"--checkpoint: expected a folder that this job alone can write to, found {folder}: expected a file "
+                             f"of its own at {folder}/.lock, found a symbolic link"])
+        self.assertEqual(other.read_text(), "kept")
 
     # Under topk each rank writes residuals; one that does not see rank 0's folder failed at the first checkpoint.
     def test_a_rank_that_does_not_see_the_folder_is_found_before_the_first_step(self):

@@ -169,5 +169,6 @@ int main(int argc, char** argv) {
   options.given = gradsync::FlagsOfOneWorker();
   options.version = gradsync::VersionText("launch");
   const gradsync::ParsedFlags flags = gradsync::ParseFlagsWithOriginsOrExit(argc, argv, options);
+  gradsync::OutliveReaders();
   return gradsync::ExitCode("launch", gradsync::Launch(argv[0], flags));
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,6 +30,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
@@ -129,6 +131,51 @@ TEST(LaunchTest, AJobOfWhichOneRankRefusesItsInputIsNotStartedAgain) {
   EXPECT_EQ(launch->Finish().code, 2);
   EXPECT_THAT(launch->err(), AllOf(Contains(StartsWith("launch: rank 1 lost [worker 1 (pid ")),
                                    Not(Contains(HasSubstr("restart")))));
+}
+
+// --check_data and --describe_model were called a failure.
+TEST(LaunchTest, AJobIsOverWhereRank0HasDoneAllBeforeItListens) {
+  for (const char* servers : {"--servers=0", "--servers=2"}) {
+    for (const char* workers : {"--workers=1", "--workers=2"}) {
+      const auto launch = Start({workers, servers, "--max_restarts=1", "--", "--victim=worker0",
+                                 "--victim_does=done", "--others_do=hang"});
+      EXPECT_EQ(launch->Finish().code, 0) << workers << servers;
+      EXPECT_THAT(launch->err(), IsEmpty()) << workers << servers;
+      EXPECT_THAT(launch->out(),
+                  AllOf(Contains("[worker 0] done"), Not(Contains(HasSubstr("worker 1")))));
+    }
+  }
+}
+
+TEST(LaunchTest, AServerThatEndsBeforeItListensIsAFailure) {
+  const auto launch = Start({"--workers=2", "--servers=1", "--server_binary=/bin/true"});
+  EXPECT_EQ(launch->Finish().code, 1);
+  EXPECT_THAT(launch->err(), ElementsAre(HasSubstr("server 0 (pid ")));
+}
+
+// It was killed, and its workers with it.
+TEST(LaunchTest, AStdoutThatIsClosedIsALineAndExitCode1) {
+  const std::string code = ::testing::TempDir() + "/code_of_launch";
+  TestProgram launch({"/bin/sh", "-c",
+                      // First it is waited for that the reader has gone.
+                      "{ (trap '' PIPE; while echo; do sleep 0.01; done) 2> /dev/null; "
+                      "tools/launch --worker_binary=tools/test_member --workers=2 -- "
+                      "--others_do=lines:2; echo $? > " +
+                          code + "; } | true"});
+  launch.Finish();
+  EXPECT_EQ(std::ifstream(code).get(), '1');
+  EXPECT_THAT(launch.err(),
+              UnorderedElementsAre("[worker 0] line 1", "[worker 1] line 1",
+                                   "launch: stdout: expected a file that takes all output, found "
+                                   "one that does not"));
+}
+
+TEST(LaunchTest, ThatItOutlivesItsReadersIsNotPassedOn) {
+  const std::string script = ::testing::TempDir() + "/dies_of_sigpipe";
+  ASSERT_TRUE(WriteFileAtomically(script, "#!/bin/sh\nkill -s PIPE $$\nexit 0\n").ok());
+  ASSERT_EQ(chmod(script.c_str(), 0700), 0);
+  TestProgram launch({"tools/launch", "--worker_binary=" + script, "--workers=1"});
+  EXPECT_EQ(launch.Finish().code, 128 + SIGPIPE);
 }
 
 TEST(LaunchTest, AnInterruptEndsAllProcesses) {

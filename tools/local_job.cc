@@ -91,7 +91,7 @@ class LocalJob {
       GS_RETURN_IF_ERROR(Start(absl::StrCat("worker ", rank), rank, options_.worker_binary, flags,
                                options_.worker_flags));
       if (rank == 0) master = AwaitPort(options_.servers);
-      if (failed()) return absl::OkStatus();
+      if (failed() || over_) return absl::OkStatus();
     }
     return absl::OkStatus();
   }
@@ -144,7 +144,7 @@ class LocalJob {
     return absl::OkStatus();
   }
 
-  // The address that the member wrote, or "" after a failure.
+  // The address that the member wrote, or "" after a failure, or when the job is over.
   std::string AwaitPort(int index) {
     const Member& member = *members_[index];
     const Deadline deadline = Deadline::In(options_.start_timeout);
@@ -152,7 +152,12 @@ class LocalJob {
       const std::string address = ReadFile(member.port_file);
       if (!address.empty()) return std::string(absl::StripAsciiWhitespace(address));
       // One that failed is judged with the others.
-      if (!member.running() && member.process->exit_status()->ok()) {
+      const bool done = !member.running() && member.process->exit_status()->ok();
+      if (done && !member.is_server && !options_.collect_metrics) {
+        EndAsDone();
+        return "";
+      }
+      if (done) {
         Fail(absl::StrCat(Describe(member), ": ended before it said where it listens"),
              member.last_error, 1);
       } else if (deadline.passed()) {
@@ -164,6 +169,12 @@ class LocalJob {
       }
     }
     return "";
+  }
+
+  // Rank 0 has done all that was asked of it (--check_data, --describe_model), and needs nobody for it.
+  void EndAsDone() {
+    over_ = true;
+    SignalAll(SIGKILL);  // servers, whom nobody has come to
   }
 
   static std::string Describe(const Member& member) {
@@ -222,7 +233,7 @@ class LocalJob {
   // A process that was killed is the cause rather than one that only noticed, though its files are
   // closed before its end can be seen, so that whoever noticed may have ended first.
   void LookForFailure() {
-    if (failed()) return;
+    if (failed() || over_) return;
     const Member* first = nullptr;
     for (const auto& member : members_) {
       if (member->process == nullptr || !member->process->exit_status().has_value()) continue;
@@ -301,7 +312,7 @@ class LocalJob {
       if (member->running()) return;
       ++workers;
     }
-    if (failed() || server == nullptr || workers < options_.workers) return;
+    if (failed() || over_ || server == nullptr || workers < options_.workers) return;
     if (linger_until_.never()) linger_until_ = Deadline::In(options_.linger);
     if (!linger_until_.passed()) return;
     Fail(absl::StrCat(Describe(*server), ": still runs ", absl::FormatDuration(options_.linger),
@@ -311,7 +322,7 @@ class LocalJob {
 
   // Rank 0 waits for the others before it leaves; whoever is left long after that hangs.
   void LookForLateWorkers() {
-    if (failed() || options_.outlive == absl::InfiniteDuration()) return;
+    if (failed() || over_ || options_.outlive == absl::InfiniteDuration()) return;
     const Member* late = nullptr;
     for (const auto& member : members_) {
       if (member->is_server || !member->running()) continue;
@@ -329,7 +340,7 @@ class LocalJob {
   // A process that somebody holds never ends, and where it has not met the others yet, or they have
   // left, nobody fails for it. A job that is stopped as a whole is to go on later.
   void LookForStopped() {
-    if (failed() || options_.stopped == absl::InfiniteDuration()) return;
+    if (failed() || over_ || options_.stopped == absl::InfiniteDuration()) return;
     bool whole = static_cast<int>(members_.size()) == options_.workers + options_.servers;
     for (const auto& member : members_) {
       const bool stopped = member->running() && StateOf(member->process->pid()).stopped;
@@ -397,6 +408,7 @@ class LocalJob {
   std::vector<std::unique_ptr<Member>> members_;  // servers, then workers
   const OomKills oom_kills_ = ReadOomKills();     // before the job
   LocalJobResult result_;
+  bool over_ = false;  // before there was a job
   bool interrupted_ = false;
   int draining_ = 0;                   // the signal that interrupted a job which had not failed
   const Member* undrained_ = nullptr;  // who first ended otherwise then

@@ -5,8 +5,8 @@
 // somebody, then exits), report:N (the same as JSON), signal:N (raises it), drain:N (hangs; on a
 // signal says that it has no checkpoint, unless N is 128 and more, and exits), hang, headless (hangs without
 // its first thread), stubborn (hangs and ignores SIGTERM), lines:N (prints N lines, the odd ones on
-// stderr, then exits), silent (never writes --port_file), tell:NAME (prints that variable of its
-// environment, then exits).
+// stderr, then exits), silent (never writes --port_file), done (exits with 0 before it would), tell:NAME
+// (prints that variable of its environment, then exits).
 
 #include <pthread.h>
 #include <unistd.h>
@@ -117,6 +117,10 @@ int RunMember() {
   const std::string behaviour = name == absl::GetFlag(FLAGS_victim)
                                     ? absl::GetFlag(FLAGS_victim_does)
                                     : absl::GetFlag(FLAGS_others_do);
+  if (behaviour == "done") {
+    std::printf("done\n");
+    return 0;
+  }
   if ((is_server || rank == 0) && behaviour != "silent") {
     const std::string address = is_server ? "127.0.0.1:1111\n" : "127.0.0.1:2222\n";
     if (!WriteFileAtomically(absl::GetFlag(FLAGS_port_file), address).ok()) return 99;

@@ -241,10 +241,20 @@ void PrintDroppedBinding(const JobOptions& job) {
 
 // Found before the first step, and before others meet this rank. What Job opens itself is not here.
 absl::Status CheckOutputs(const JobOptions& job) {
+  const std::string port_file = UserPath(absl::GetFlag(FLAGS_port_file));
+  std::vector<NamedFile> outputs = {{"metrics_json", job.metrics_json},
+                                    {"metrics_port_file", job.live_metrics.port_file},
+                                    {"trace", job.seeing.kineto.path}};
+  if (job.join.meet.rank == 0) {
+    outputs.push_back({"port_file", port_file});
+    outputs.push_back({"write_config", job.flags.write_to});
+    outputs.push_back({"trace", job.seeing.trace.path});
+  }
+  GS_RETURN_IF_ERROR(CheckDistinct(outputs, {{"init_from", job.trainer.checkpoint.init_from}}));
   GS_RETURN_IF_ERROR(CheckWritable("metrics_json", job.metrics_json));
   GS_RETURN_IF_ERROR(CheckWritable("metrics_port_file", job.live_metrics.port_file));
   if (job.join.meet.rank != 0) return absl::OkStatus();
-  GS_RETURN_IF_ERROR(CheckWritable("port_file", UserPath(absl::GetFlag(FLAGS_port_file))));
+  GS_RETURN_IF_ERROR(CheckWritable("port_file", port_file));
   return CheckWritable("write_config", job.flags.write_to);
 }
 
@@ -270,6 +280,7 @@ int main(int argc, char** argv) {
   gradsync::RaiseFileLimit();
   gradsync::ParsedFlags parsed =
       gradsync::ParseFlagsWithOriginsOrExit(argc, argv, gradsync::WorkerFlagOptions());
+  gradsync::OutliveReaders();  // from here on: a --help that is cut off is no failure
   const std::vector<std::string>& positional = parsed.positional;
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
   absl::StatusOr<gradsync::JobOptions> job = gradsync::JobOptionsFromFlags(std::move(parsed.flags));

@@ -153,6 +153,8 @@ void EndBySignalsAsFirstProcess() {
   HandleEndingSignals([](int caught) { _exit(128 + caught); });
 }
 
+void OutliveReaders() { std::signal(SIGPIPE, SIG_IGN); }
+
 int ExitCode(absl::string_view program, int code) {
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (written) return code;

@@ -62,6 +62,11 @@ void CatchFirstInterrupt();
 // once, from main, before handlers for them are set.
 void EndBySignalsAsFirstProcess();
 
+// From now on a write to a pipe or a terminal that nobody reads any more fails, as one to a full disk does,
+// and does not end the process: for programs that have more to keep than what they print. Call it once,
+// from main; programs that this one starts have it so too, unless they are told to have the default.
+void OutliveReaders();
+
 // The code for the process to end with: `code`, or 1 if that is 0 and stdout did not take all that was
 // written to it (a full disk, say), which a line on stderr tells, whatever the code. To be called last.
 int ExitCode(absl::string_view program, int code);

@@ -1,15 +1,19 @@
 #include "core/base/write_file.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -135,8 +139,6 @@ TEST_F(WriteFileTest, WhatCannotBeWrittenIsFoundWithoutWritingIt) {
   EXPECT_EQ(WhyNotWritable(Path("old")), "");
   EXPECT_EQ(Read(Path("old")), "kept");
   EXPECT_EQ(WhyNotWritable("/dev/null"), "");
-  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
-  EXPECT_EQ(WhyNotWritable(Path("pipe")), "");  // not opened, which would wait for a reader
 
   EXPECT_EQ(WhyNotWritable(Path("no/file")), "No such file or directory");
   EXPECT_EQ(WhyNotWritable(Path("old/file")), "Not a directory");
@@ -144,7 +146,58 @@ TEST_F(WriteFileTest, WhatCannotBeWrittenIsFoundWithoutWritingIt) {
   EXPECT_NE(WhyNotWritable("/proc/file"), "");
   ASSERT_EQ(symlink("nowhere/file", Path("astray").c_str()), 0);
   EXPECT_EQ(WhyNotWritable(Path("astray")), "No such file or directory");
-  EXPECT_EQ(Files(), (std::vector<std::string>{"astray", "old", "pipe"}));
+  EXPECT_EQ(Files(), (std::vector<std::string>{"astray", "old"}));
+}
+
+// It was opened after the last step, which waited for a reader, and no signal ended that.
+TEST_F(WriteFileTest, APipeThatNobodyReadsAndASocketAreRefusedWithoutAWait) {
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  EXPECT_EQ(WhyNotWritable(Path("pipe")), "a pipe that nobody reads");
+  const absl::Status unread = WriteFileAtomically(Path("pipe"), "x");
+  EXPECT_TRUE(absl::EndsWith(unread.message(), "/pipe: a pipe that nobody reads")) << unread;
+
+  const int bound = socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un name = {};
+  name.sun_family = AF_UNIX;
+  std::strncpy(name.sun_path, Path("socket").c_str(), sizeof(name.sun_path) - 1);
+  ASSERT_EQ(bind(bound, reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
+  ASSERT_EQ(listen(bound, 1), 0);
+  EXPECT_EQ(WhyNotWritable(Path("socket")), "a socket");
+  EXPECT_FALSE(WriteFileAtomically(Path("socket"), "x").ok());
+  close(bound);
+}
+
+// It was found after the last step.
+TEST_F(WriteFileTest, ADeviceThatTakesNothingIsFoundWithoutContent) {
+  EXPECT_EQ(WhyNotWritable("/dev/full"), "No space left on device");
+  ASSERT_EQ(symlink("/dev/full", Path("full").c_str()), 0);
+  EXPECT_EQ(WhyNotWritable(Path("full")), "No space left on device");
+  EXPECT_EQ(WhyNotWritable("/dev/zero"), "");
+}
+
+TEST_F(WriteFileTest, TheReaderOfAPipeThatIsTriedFirstGetsAllOfTheContent) {
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  std::string heard;
+  // Waits for a writer, and reads until there is none.
+  std::thread reader([&] { heard = Read(Path("pipe")); });
+  while (!WhyNotWritable(Path("pipe")).empty()) std::this_thread::yield();
+  EXPECT_EQ(WhyNotWritable(Path("pipe")), "");      // and a second time
+  const std::string content(size_t{1} << 20, 'x');  // more than a pipe holds
+  EXPECT_EQ(WriteFileAtomically(Path("pipe"), content), absl::OkStatus());
+  reader.join();
+  EXPECT_EQ(heard, content);
+  EXPECT_EQ(WhyNotWritable(Path("pipe")), "a pipe that nobody reads");
+}
+
+TEST_F(WriteFileTest, NamesOfOneFileAreKnownAsSuch) {
+  const std::string folder = std::filesystem::canonical(folder_.path()).string();
+  EXPECT_EQ(FileReplacedAt(Path("new")), folder + "/new");
+  ASSERT_EQ(symlink(".", Path("here").c_str()), 0);
+  ASSERT_EQ(symlink("here/new", Path("link").c_str()), 0);
+  EXPECT_EQ(FileReplacedAt(Path("here/new")), folder + "/new");
+  EXPECT_EQ(FileReplacedAt(Path("link")), folder + "/new");
+  EXPECT_EQ(FileReplacedAt("/dev/null"), "");
+  EXPECT_EQ(FileReplacedAt("/proc/self/fd/1"), "");
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include "worker/checkpoint/checkpoint_folder.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -16,6 +18,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "core/base/temporary_folder.h"
+#include "core/base/write_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/checkpoint/file_system.h"
@@ -217,6 +220,19 @@ TEST(FolderLockTest, TheSecondIsToldWhoHasItAndTheNextOneGetsIt) {
   }
   EXPECT_TRUE(FolderLock::Take(path, "job 3").ok());
   EXPECT_FALSE(FolderLock::Take(path + "/.lock", "job 4").ok());  // which is no folder
+}
+
+// What it names was overwritten.
+TEST(FolderLockTest, ALinkInItsPlaceIsNotFollowed) {
+  const TemporaryFolder temporary = TemporaryFolder::Create("lock-").value();
+  const std::string other = temporary.path() + "/other";
+  ASSERT_EQ(WriteFileAtomically(other, "kept"), absl::OkStatus());
+  const std::string link = temporary.path() + "/.lock";
+  ASSERT_EQ(symlink("other", link.c_str()), 0);
+  EXPECT_EQ(FolderLock::Take(temporary.path(), "job").status(),
+            absl::FailedPreconditionError("expected a file of its own at " + link +
+                                          ", found a symbolic link"));
+  EXPECT_EQ(NewLocalFileSystem()->Read(other).value(), "kept");
 }
 
 // What could not be done was found at the first checkpoint, after hours of training.

@@ -47,7 +47,11 @@ absl::StatusOr<FolderLock> FolderLock::Take(const std::string& folder, absl::str
     return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make the folder ", folder));
   }
   const std::string path = absl::StrCat(folder, "/", kFile);
-  FolderLock lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  FolderLock lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (lock.file_ < 0 && errno == ELOOP) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("expected a file of its own at ", path, ", found a symbolic link"));
+  }
   if (lock.file_ < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
   int locked;
   do {

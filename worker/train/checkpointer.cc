@@ -57,6 +57,24 @@ absl::Status CannotWrite(const std::string& folder, const absl::Status& status) 
                    folder, ": ", status.message()));
 }
 
+// What is written into a checkpoint goes when that is removed.
+absl::Status RefuseCheckpointAsFolder(FileSystem& files, const std::string& folder) {
+  if (folder.empty()) return absl::OkStatus();
+  const std::string path = FollowLink(files, Absolute(folder));
+  const absl::Status found = Checkpoint::Open(files, path).status();
+  if (!found.ok() && !absl::IsDataLoss(found)) return absl::OkStatus();  // it has no manifest
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::canonical(path, error).parent_path();
+  const std::string given = folder.substr(0, folder.find_last_not_of('/') + 1);
+  const size_t slash = given.rfind('/');
+  std::string parent =
+      slash == std::string::npos ? "." : given.substr(0, std::max<size_t>(slash, 1));
+  if (!std::filesystem::equivalent(parent, whole, error)) parent = whole.string();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--checkpoint: expected a folder of checkpoints, found ", folder,
+                   ", which is a checkpoint; its folder is ", parent));
+}
+
 std::string Megabytes(double bytes) { return absl::StrFormat("%.1f MB", 1e-6 * bytes); }
 
 // Collective: OK on all ranks, or an error on all; each rank's own, or that of the first that has
@@ -116,6 +134,7 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const Checkpo
   std::unique_ptr<Checkpointer> checkpointer(
       new Checkpointer(options, rank, world_size, samples, steps));
   if (rank != 0) return checkpointer;
+  GS_RETURN_IF_ERROR(RefuseCheckpointAsFolder(*checkpointer->files_, options.folder));
   // An evaluation alone writes nothing, and may be of a job that is under way.
   if (!options.weights_only) GS_RETURN_IF_ERROR(checkpointer->TakeFolder());
   GS_RETURN_IF_ERROR(checkpointer->FindStart());

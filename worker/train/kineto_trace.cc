@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "core/base/check_writable.h"
 #include "core/base/deadline.h"
+#include "core/base/flag_error.h"
 #include "core/base/status_macros.h"
 #include "torch/csrc/autograd/profiler_kineto.h"
 
@@ -63,6 +64,12 @@ absl::StatusOr<std::unique_ptr<KinetoTrace>> KinetoTrace::Create(TraceOptions op
   std::unique_ptr<KinetoTrace> trace(new KinetoTrace(std::move(options), std::move(gpu), timeout));
   if (trace->gpu_ != nullptr) {
     GS_ASSIGN_OR_RETURN(trace->idle_, ScopedEvent::Create(trace->gpu_));
+  }
+  // What is there is removed, and would be another's pipe or device.
+  struct stat found;
+  if (stat(trace->options_.path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
+    return FlagError("trace", "an ordinary file, as LibTorch's traces are, or none yet",
+                     trace->options_.path);
   }
   // Kineto would log why it cannot write, and go on.
   GS_RETURN_IF_ERROR(CheckWritable("trace", trace->options_.path));
