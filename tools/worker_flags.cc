@@ -133,28 +133,31 @@ std::vector<std::string> FlagsOfOneWorker() {
 
 absl::Status CheckNoneIsOfOneWorker(const std::vector<std::string>& words, int workers,
                                     int servers) {
-  const auto number_of = [](const std::string& flag, absl::string_view own, int number,
-                            const std::string& value) {
-    if (value == absl::StrCat(number)) return absl::OkStatus();
+  const auto said_by = [](const std::string& flag, absl::string_view own, int number,
+                          const std::string& value) {
     return absl::InvalidArgumentError(
         absl::StrCat("--", flag, ": expected to be left out, as launch's --", own, "=", number,
-                     ", before --, says it to each worker, found ", "\"", value, "\" behind --"));
+                     ", before --, says it to each worker, found \"", value, "\" behind --"));
   };
   for (const std::string& word : words) {
     if (!absl::StartsWith(word, "-")) continue;
     const std::string name = NameOf(word);
     const std::string value = LastValue(words, NameAsWritten(word));
-    if (name == "world_size") {
-      GS_RETURN_IF_ERROR(number_of(name, "workers", workers, value));
-    } else if (name == "num_servers") {
-      GS_RETURN_IF_ERROR(number_of(name, "servers", servers, value));
-    } else if (name == "servers" && (servers > 0 || !absl::StrContains(value, ':'))) {
+    if (name == "world_size" && value != absl::StrCat(workers)) {
+      return said_by(name, "workers", workers, value);
+    }
+    // Beside servers that are started, even the right number makes workers wait for others.
+    if (name == "num_servers" && (servers > 0 || value != "0")) {
+      return said_by(name, "servers", servers, value);
+    }
+    if (name == "servers" && (servers > 0 || !absl::StrContains(value, ':'))) {
       return absl::InvalidArgumentError(
           absl::StrCat("--servers: expected before --, as launch tells each worker where its "
                        "servers are, found ",
                        "\"", value, "\" behind --"));
-    } else if (name == "rank" || name == "local_rank" || name == "master" || name == "port_file" ||
-               name == "attempt") {
+    }
+    if (name == "rank" || name == "local_rank" || name == "master" || name == "port_file" ||
+        name == "attempt") {
       return absl::InvalidArgumentError(absl::StrCat(
           "--", name,
           ": expected to be left out, as launch gives each worker its own, found behind --"));

@@ -111,8 +111,9 @@ TEST(WorkerFlagsTest, WhatALauncherGivesEachWorkerIsRefusedBehindTheDashes) {
               "found \"1\" behind --");
   }
   EXPECT_NE(check({"--servers=a:1"}, 1), "");
+  EXPECT_NE(check({"--num_servers=1"}, 1), "");  // waited for a second one
   // What says the same, and what works.
-  EXPECT_EQ(check({"--world_size=2", "--num_servers=1", "--run_id=a", "--interface=lo"}, 1), "");
+  EXPECT_EQ(check({"--world_size=2", "--num_servers=0", "--run_id=a", "--interface=lo"}, 0), "");
   EXPECT_EQ(check({"--servers=a:1", "rank", "--steps=3"}, 0), "");
 }
 

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -11,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/program_main.h"
 
 namespace gradsync {
 
@@ -24,8 +24,8 @@ struct Place {
 // As std::filesystem::temp_directory_path(), to which an empty variable is an error.
 Place PlaceForFolders() {
   for (const char* const variable : {"TMPDIR", "TMP", "TEMP", "TEMPDIR"}) {
-    const char* const folder = std::getenv(variable);
-    if (folder != nullptr && *folder != '\0') return {folder, variable};
+    const std::string folder = EnvironmentVariable(variable).value_or("");
+    if (!folder.empty()) return {folder, variable};
   }
   return {"/tmp", "TMPDIR, which is not set,"};
 }
