@@ -337,8 +337,11 @@ const Candidate* SettleContradiction(const Environment& env,
   for (const Candidate& other : candidates) {
     const int other_size = SizeOf(env, other.size);
     if (&other <= chosen || !other.complete() || other_size == size || other_size == 0) continue;
-    // A shell that torchrun has started, or a pod of PyTorchJob, has variables of one worker.
-    const bool take_other = size == 1 && other_size > 1;
+    // A shell that torchrun has started, or a pod of PyTorchJob, has variables of one worker. But
+    // Slurm starts torchruns more often than they start it: tasks may be jobs of one worker each.
+    const bool started_by_slurm =
+        other.launcher == Launcher::kSlurm && env.Has("TORCHELASTIC_RUN_ID");
+    const bool take_other = size == 1 && other_size > 1 && !started_by_slurm;
     if (!take_other && IsNested(env, *chosen, other)) continue;
     const Candidate* const taken = take_other ? &other : chosen;
     *notice = absl::StrCat(chosen->size, "=", size, " and ", other.size, "=", other_size,

@@ -296,6 +296,14 @@ TEST(LaunchEnvironmentTest, OtherContradictionsKeepTheOrderWithANotice) {
   EXPECT_EQ(two->launcher, Launcher::kTorchrun);
   EXPECT_THAT(two->notice, AllOf(HasSubstr("WORLD_SIZE=2 and OMPI_COMM_WORLD_SIZE=4"),
                                  HasSubstr("by the variables of torchrun")));
+  // Jobs of one worker, each in a task of its own.
+  const auto sweep = Detect(With(
+      kSlurm,
+      With(kTorchrun,
+           {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}})));
+  EXPECT_EQ(sweep->launcher, Launcher::kTorchrun);
+  EXPECT_EQ(sweep->world_size, 1);
+  EXPECT_THAT(sweep->notice, HasSubstr("WORLD_SIZE=1 and SLURM_NTASKS=4 contradict each other"));
   // One torchrun for each task, or a step of MPI's own, is none.
   const auto nested = Detect(With(kSlurm, With(kTorchrun, {{"LOCAL_WORLD_SIZE", "2"}})));
   EXPECT_EQ(nested->launcher, Launcher::kTorchrun);
