@@ -171,6 +171,21 @@ class AddressesTest(unittest.TestCase):
                 self.assert_all_end_well(*ranks)
                 self.assertIn("rank 0 listens for processes of this host alone", self.output(ranks[0]))
 
+    def test_ranks_and_a_server_meet_at_localhost_where_no_file_has_it(self):
+        """It was "not found", though there is no other host that it may mean."""
+        box = self.host("box", "")
+        box.hosts.write_text("")
+        for master in ("localhost:7001", "a.localhost:7001"):
+            with self.subTest(master):
+                flags = [f"--master={master}", "--topology=ps", "--num_servers=1"]
+                self.assert_all_end_well(*(self.rank(box, rank, *flags) for rank in range(2)),
+                                         self.start(box, SERVER, f"--master={master}"))
+
+    def test_a_loopback_address_that_is_written_as_ipv6_needs_no_secret(self):
+        box = self.host("box", "")
+        flags = ["--master=[::ffff:127.0.0.1]:7011", "--topology=ps", "--num_servers=1"]
+        self.assert_all_end_well(*(self.rank(box, rank, *flags) for rank in range(2)), self.start(box, SERVER, flags[0]))
+
     def two_hosts(self, names_a, names_b, more=""):
         """a is 10.7.0.1 and 10.7.0.2, b is 10.7.0.3."""
         a = self.host("a", names_a)

@@ -303,6 +303,46 @@ class LaunchersTest(unittest.TestCase):
                 self.assert_ends_well(*ranks)
                 self.assertRegex(self.output(ranks[0]), r"by Slurm: local_rank=0, master=\S+, rank=0, run_id=77.3, world_size=2")
 
+    def test_ranks_of_mpirun_in_a_pod_or_shell_of_one_worker_train_together(self):
+        """RANK=0 WORLD_SIZE=1 won over mpirun's, and each trained alone as rank 0 of 1."""
+        port = free_port()
+        ranks = [self.start(WORKER, "--topology=ring", *TRAIN, environment={
+            "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": port, "OMPI_COMM_WORLD_RANK": str(rank),
+            "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
+            for rank in range(2)]
+        self.assert_ends_well(*ranks)
+        self.assertRegex(self.output(ranks[0]), r"by Open MPI: .*world_size=2")
+        self.assertIn("WORLD_SIZE=1 and OMPI_COMM_WORLD_SIZE=2 contradict each other", self.output(ranks[0]))
+
+    def test_one_of_several_workers_that_does_not_know_which_is_told_so(self):
+        """It trained alone without a word."""
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7001"}
+        for environment, missing in (({"WORLD_SIZE": "4", "LOCAL_RANK": "1", **place}, "RANK"),
+                                     ({"OMPI_COMM_WORLD_SIZE": "4"}, "OMPI_COMM_WORLD_RANK"), ({"PMI_SIZE": "2"}, "PMI_RANK")):
+            with self.subTest(missing):
+                worker = self.start(WORKER, *TRAIN, environment=environment)
+                output = self.finish(worker)
+                self.assertEqual(worker.returncode, 2, output)
+                self.assertEqual(output.count("\n"), 1, output)
+                self.assertIn(f" {missing}: expected a whole number, as ", output)
+        notice = "WORLD_SIZE=4 is set, but no RANK: this process trains alone\n"
+        alone = self.start(WORKER, *TRAIN, environment={"WORLD_SIZE": "4"})
+        self.assert_ends_well(alone)
+        self.assertIn(notice, self.output(alone))
+        told = self.start(WORKER, "--world_size=1", *TRAIN, environment={"WORLD_SIZE": "4"})
+        self.assert_ends_well(told)
+        self.assertNotIn(notice, self.output(told))
+
+    def test_one_worker_needs_no_master_and_several_are_told_of_kubernetes(self):
+        """Kubernetes sets MASTER_PORT for a service that is named master."""
+        kubernetes = {"RANK": "0", "MASTER_PORT": "tcp://10.96.0.1:6379"}
+        self.assert_ends_well(self.start(WORKER, *TRAIN, environment={**kubernetes, "WORLD_SIZE": "1"}))
+        worker = self.start(WORKER, *TRAIN, environment={**kubernetes, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"})
+        output = self.finish(worker)
+        self.assertEqual(worker.returncode, 2, output)
+        self.assertEqual(output.count("\n"), 1, output)
+        self.assertIn("as Kubernetes sets it for a service named master", output)
+
     def test_who_is_not_what_its_task_should_be_is_told_before_it_waits(self):
         def slurm(task):
             return {"SLURM_PROCID": str(task), "SLURM_NTASKS": "3", "SLURM_LOCALID": str(task), "MASTER_ADDR": "127.0.0.1"}

@@ -223,6 +223,22 @@ class OperationsTest(unittest.TestCase):
                 self.assertEqual(len(re.findall(rf"worker: ended by {told.name} to .*; the checkpoint of step", text)), 2, text)
                 self.assertIn(f"[server 0] ps_server: ended by {told.name} after all workers said goodbye\n", text)
 
+    def test_signals_that_a_parent_has_blocked_end_each_program_in_good_order(self):
+        """A worker and launch inherited the mask, and SIGTERM came to nothing."""
+        blocked = ["env", "--block-signal=TERM"]
+        worker = self.start(*blocked, WORKER, *JOB, *FOR_EVER)
+        server = self.start(*blocked, SERVER, "--master=127.0.0.1:1", "--timeout=100s")
+        launch = self.start(*blocked, LAUNCH, "--workers=2", "--servers=1", "--", *JOB, *FOR_EVER)
+        for process in worker, launch:
+            self.wait_for_step(process, 3)
+        # Its own threads show that it is past the beginning.
+        self.wait_for("no threads", lambda: len(os.listdir(f"/proc/{server.pid}/task")) > 2)
+        for process, text in ((worker, "worker: ended by SIGTERM "), (server, "ps_server: told to end by SIGTERM\n"),
+                              (launch, "[server 0] ps_server: ended by SIGTERM after all workers said goodbye\n")):
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(PATIENCE), 128 + signal.SIGTERM, process.err.read_text())
+            self.assertIn(text, process.err.read_text())
+
     def test_what_is_started_by_nohup_outlives_its_terminal(self):
         """launch put a handler over the SIGHUP that nohup had ignored, and ended the job."""
         launch = self.start("nohup", LAUNCH, "--workers=2", "--servers=1", "--", *JOB, *FOR_EVER, "--log_every=1")

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/flag_error.h"
 #include "core/base/flags.h"
@@ -73,10 +74,14 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, const ParsedFlag
   if (job.drain < absl::ZeroDuration()) {
     return FlagError("grace", "a time of at least 0", absl::FormatDuration(job.drain));
   }
+  if (absl::GetFlag(FLAGS_timeout) <= absl::ZeroDuration()) {
+    return FlagError("timeout", "more than 0s", absl::FormatDuration(absl::GetFlag(FLAGS_timeout)));
+  }
   job.worker_binary = UserPath(absl::GetFlag(FLAGS_worker_binary));
   job.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
   if (job.worker_binary.empty()) {
     GS_RETURN_IF_ERROR(CheckNoneIsOwn(flags.words, parsed.flags));
+    GS_RETURN_IF_ERROR(CheckNoneIsOfOneWorker(flags.words, job.workers, job.servers));
     job.tell_local_rank = true;
     GS_ASSIGN_OR_RETURN(job.worker_binary, FindRunfile(argv0, "worker/worker"));
   }
@@ -132,7 +137,7 @@ int Launch(const char* argv0, const ParsedFlags& parsed) {
   absl::StatusOr<LocalJobOptions> job = JobFromFlags(argv0, parsed);
   if (!job.ok()) {
     PrintError("launch", job.status().message());
-    return 2;
+    return kBadInput;
   }
   PrintLines(&*job);
   job->interrupt = &InterruptSignal();
@@ -143,7 +148,7 @@ int Launch(const char* argv0, const ParsedFlags& parsed) {
     const absl::StatusOr<LocalJobResult> result = RunLocalJob(*job);
     if (!result.ok()) {
       PrintError("launch", result.status().message());
-      return 1;
+      return absl::IsInvalidArgument(result.status()) ? kBadInput : 1;
     }
     if (!result->drain_failure.empty()) {
       PrintError("launch",

@@ -332,6 +332,9 @@ TEST(LaunchTest, BadFlagsAreOneLineAndExitCode2) {
       {{"--max_restarts=-1"}, "launch: --max_restarts: expected at least 0, found -1"},
       {{"--servers=-1"}, "launch: --servers: expected at least 0, found -1"},
       {{"--grace=-1s"}, "launch: --grace: expected a time of at least 0, found \"-1s\""},
+      // Rank 1 was blamed.
+      {{"--timeout=-5s"}, "launch: --timeout: expected more than 0s, found \"-5s\""},
+      {{"--timeout=0s"}, "launch: --timeout: expected more than 0s, found \"0\""},
       {{"--wrokers=2"}, "--wrokers"},
       {{"--workers=two"}, "--workers"},
       // Were unknown names, and nothing was said of the dashes.
@@ -353,6 +356,65 @@ TEST(LaunchTest, BadFlagsAreOneLineAndExitCode2) {
     EXPECT_EQ(launch->Finish().code, 2);
     EXPECT_THAT(launch->err(), ElementsAre(HasSubstr(expected)));
   }
+}
+
+// They waited until a time-out, and others were blamed.
+TEST(LaunchTest, AWorkersOwnFlagBehindTheDashesIsRefused) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--rank=1",
+       "launch: --rank: expected to be left out, as launch gives each worker its own, "
+       "found behind --"},
+      {"--world_size=3",
+       "launch: --world_size: expected to be left out, as launch's --workers=2, "
+       "before --, says it to each worker, found \"3\" behind --"}};
+  for (const auto& [flag, expected] : cases) {
+    TestProgram launch({"tools/launch", "--workers=2", "--", "--topology=ring", flag});
+    EXPECT_EQ(launch.Finish().code, 2);
+    EXPECT_THAT(launch.err(), ElementsAre(expected));
+    // A program of the user's own may mean something else.
+    EXPECT_NE(Start({"--workers=2", "--", flag})->Finish().code, 2) << flag;
+  }
+}
+
+TEST(LaunchTest, AWrongTemporaryFolderIsOneLineAndExitCode2) {
+  const auto with = [](const std::string& variable) {
+    return TestProgram({"/usr/bin/env", variable, "tools/launch",
+                        "--worker_binary=tools/test_member", "--workers=1"});
+  };
+  TestProgram bad = with("TMPDIR=/nope");
+  EXPECT_EQ(bad.Finish().code, 2);
+  EXPECT_THAT(bad.err(), ElementsAre("launch: TMPDIR: expected a folder that takes files, found "
+                                     "\"/nope\": No such file or directory"));
+  TestProgram empty = with("TMPDIR=");
+  EXPECT_EQ(empty.Finish().code, 0);
+}
+
+// launch waited for ever, as the kernel kept nothing of its workers' ends.
+TEST(LaunchTest, AParentThatIgnoresEndedChildrenChangesNothing) {
+  for (const int code : {0, 3}) {
+    TestProgram launch({"/usr/bin/env", "--ignore-signal=CHLD", "tools/launch",
+                        "--worker_binary=tools/test_member", "--workers=2", "--",
+                        absl::StrCat("--others_do=exit:", code)});
+    EXPECT_EQ(launch.Finish().code, code);
+  }
+}
+
+// Nothing came of the signal.
+TEST(LaunchTest, ASignalThatIsBlockedByTheParentIsNoticed) {
+  TestProgram launch({"/usr/bin/env", "--block-signal=TERM", "tools/launch",
+                      "--worker_binary=tools/test_member", "--workers=2", "--",
+                      "--others_do=drain:143"});
+  AwaitHang(&launch);
+  launch.Kill(SIGTERM);
+  EXPECT_EQ(launch.Finish().code, 143);
+}
+
+TEST(LaunchTest, AKillUnderALimitOfTimeMayBeTheLimits) {
+  TestProgram launch({"/bin/sh", "-c",
+                      "ulimit -t 1000; exec tools/launch --worker_binary=tools/test_member "
+                      "--workers=2 -- --victim=worker1 --victim_does=signal:9 --others_do=exit:0"});
+  EXPECT_EQ(launch.Finish().code, 137);
+  EXPECT_THAT(launch.err(), Contains(HasSubstr("killed by signal 9 (SIGKILL), ")));
 }
 
 }  // namespace

@@ -250,7 +250,7 @@ class LocalJob {
     std::string how = status.ToString();
     // Nothing was ended from here yet.
     if (status.signal == SIGKILL) {
-      absl::StrAppend(&how, ", ", ExplainForeignKill(oom_kills_, ReadOomKills()));
+      absl::StrAppend(&how, ", ", ExplainForeignKill(oom_kills_, ReadOomKills(), HasTimeLimit()));
     }
     Fail(absl::StrCat(Describe(*first), ": ", how), first->last_error, status.code,
          /*killed=*/status.signal != 0);
@@ -294,7 +294,8 @@ class LocalJob {
       absl::StrAppend(&drain.failure, ", for it had not ended within ",
                       absl::FormatDuration(options_.drain));
     } else if (status.signal == SIGKILL) {
-      absl::StrAppend(&drain.failure, ", ", ExplainForeignKill(oom_kills_, ReadOomKills()));
+      absl::StrAppend(&drain.failure, ", ",
+                      ExplainForeignKill(oom_kills_, ReadOomKills(), HasTimeLimit()));
     } else if (status.signal == 0) {
       drain.failure_detail = undrained_->last_error;
     }

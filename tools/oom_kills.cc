@@ -1,5 +1,7 @@
 #include "tools/oom_kills.h"
 
+#include <sys/resource.h>
+
 #include <fstream>
 #include <vector>
 
@@ -57,7 +59,12 @@ OomKills ReadOomKills(const std::string& root) {
   return kills;
 }
 
-std::string ExplainForeignKill(const OomKills& before, const OomKills& now) {
+bool HasTimeLimit() {
+  rlimit time = {};
+  return getrlimit(RLIMIT_CPU, &time) == 0 && time.rlim_max != RLIM_INFINITY;
+}
+
+std::string ExplainForeignKill(const OomKills& before, const OomKills& now, bool time_limit) {
   if (Rose(before.group, now.group)) {
     return "by the kernel, as it seems: the memory limit of the control group was reached, and the "
            "kernel has killed a process in it meanwhile (oom_kill)";
@@ -67,10 +74,13 @@ std::string ExplainForeignKill(const OomKills& before, const OomKills& now) {
            "process meanwhile (oom_kill in /proc/vmstat)";
   }
   if (before.host.has_value() && now.host.has_value()) {
-    return "by another process: the kernel has killed none meanwhile for want of memory";
+    return absl::StrCat("by another process",
+                        time_limit ? " or for a limit such as ulimit -t, which is set" : "",
+                        ": the kernel has killed none meanwhile for want of memory");
   }
-  return "not by the program that started it: by the kernel if memory ran out, or by another "
-         "process";
+  return absl::StrCat("not by the program that started it: by the kernel if memory ran out",
+                      time_limit ? " or for a limit such as ulimit -t, which is set" : "",
+                      ", or by another process");
 }
 
 }  // namespace gradsync

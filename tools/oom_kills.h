@@ -20,9 +20,14 @@ struct OomKills {
 // /proc/vmstat, all below `root`. Thread-safe.
 OomKills ReadOomKills(const std::string& root = "");
 
+// Whether this process and those that it starts may only use so much time of processors (ulimit -t),
+// beyond which the kernel kills them. Thread-safe.
+bool HasTimeLimit();
+
 // What is to be said of a process that a SIGKILL of somebody else has ended, after "killed by signal
-// 9 (SIGKILL)": whether the kernel has killed for want of memory between `before` and `now`.
-std::string ExplainForeignKill(const OomKills& before, const OomKills& now);
+// 9 (SIGKILL)": whether the kernel has killed for want of memory between `before` and `now`,
+// and whether it may have for a limit of time.
+std::string ExplainForeignKill(const OomKills& before, const OomKills& now, bool time_limit);
 
 }  // namespace gradsync
 

@@ -54,10 +54,15 @@ TEST_F(OomKillsTest, WhatIsNotThereIsUnset) {
 }
 
 TEST(ExplainForeignKillTest, ItSaysWhatTheKernelCounted) {
-  EXPECT_THAT(ExplainForeignKill({1, 5}, {2, 6}), HasSubstr("memory limit of the control group"));
-  EXPECT_THAT(ExplainForeignKill({1, 5}, {1, 6}), HasSubstr("memory ran out on this host"));
-  EXPECT_THAT(ExplainForeignKill({1, 5}, {1, 5}), HasSubstr("by another process"));
-  EXPECT_THAT(ExplainForeignKill({}, {}), HasSubstr("by the kernel if memory ran out"));
+  EXPECT_THAT(ExplainForeignKill({1, 5}, {2, 6}, false),
+              HasSubstr("memory limit of the control group"));
+  EXPECT_THAT(ExplainForeignKill({1, 5}, {1, 6}, false), HasSubstr("memory ran out on this host"));
+  EXPECT_THAT(ExplainForeignKill({1, 5}, {1, 5}, false), HasSubstr("by another process"));
+  // Was said to be another process's doing under `ulimit -t 1`.
+  EXPECT_THAT(ExplainForeignKill({1, 5}, {1, 5}, true),
+              HasSubstr("or for a limit such as ulimit -t"));
+  EXPECT_THAT(ExplainForeignKill({}, {}, true), HasSubstr("or for a limit such as ulimit -t"));
+  EXPECT_THAT(ExplainForeignKill({}, {}, false), HasSubstr("by the kernel if memory ran out"));
 }
 
 }  // namespace

@@ -98,6 +98,14 @@ void CloseAllBut(int kept) {
   _exit(0);
 }
 
+// A parent may have had this process ignore SIGCHLD: the kernel would then keep nothing of children
+// that have ended.
+void KeepEndedChildren() {
+  struct sigaction action = {};
+  sigaction(SIGCHLD, nullptr, &action);
+  if (action.sa_handler == SIG_IGN) std::signal(SIGCHLD, SIG_DFL);
+}
+
 // Returns the guard's process, or -1 where the system has none to spare: the kernel's own
 // arrangement stays.
 pid_t StartGuard(pid_t group, int parent_alive) {
@@ -124,6 +132,7 @@ std::vector<char*> ChildEnvironment(const std::vector<std::string>& more) {
 }
 
 std::string ExitStatus::ToString() const {
+  if (unknown) return "ended with a code that nobody has kept";
   if (signal == 0) return absl::StrCat("exit code ", code);
   return absl::StrCat("killed by signal ", signal, " (SIG", sigabbrev_np(signal), ")");
 }
@@ -142,6 +151,7 @@ absl::StatusOr<std::unique_ptr<Subprocess>> Subprocess::Start(const std::vector<
   if (out.read < 0 || err.read < 0 || failure.read < 0 || alive.read < 0) {
     return absl::ErrnoToStatus(errno, "pipe");
   }
+  KeepEndedChildren();
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot start ", argv[0]));
@@ -184,13 +194,19 @@ Subprocess::~Subprocess() {
 void Subprocess::Poll() {
   if (exit_status_.has_value()) return;
   int status = 0;
-  const bool ended = waitpid(pid_, &status, WNOHANG) == pid_;
+  const pid_t found = waitpid(pid_, &status, WNOHANG);
+  const bool lost = found < 0 && errno == ECHILD;  // somebody else has reaped it
+  const bool ended = found == pid_ || lost;
   Drain(&pipes_[0], false, ended);
   Drain(&pipes_[1], true, ended);
   if (!ended) return;
   DismissGuard();
   Flush(&pipes_[0], false);
   Flush(&pipes_[1], true);
+  if (lost) {
+    exit_status_ = ExitStatus{1, 0, /*unknown=*/true};
+    return;
+  }
   exit_status_ = WIFSIGNALED(status) ? ExitStatus{128 + WTERMSIG(status), WTERMSIG(status)}
                                      : ExitStatus{WEXITSTATUS(status), 0};
 }

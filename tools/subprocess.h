@@ -19,8 +19,9 @@ namespace gradsync {
 
 // How a process ended.
 struct ExitStatus {
-  int code = 0;    // as a shell reports it: 128 + signal for a process that a signal killed
-  int signal = 0;  // that killed it, or 0
+  int code = 0;          // as a shell reports it: 128 + signal for a process that a signal killed
+  int signal = 0;        // that killed it, or 0
+  bool unknown = false;  // the kernel did not say it, and the code is 1
 
   bool ok() const { return code == 0; }
 
@@ -52,7 +53,8 @@ class Subprocess {
   // 64 KiB come in pieces.
   using LineCallback = std::function<void(absl::string_view line, bool is_stderr)>;
 
-  // Starts `argv[0]`, a path; PATH is not searched. Standard input is empty.
+  // Starts `argv[0]`, a path; PATH is not searched. Standard input is empty. Where this process ignores
+  // SIGCHLD, it does so no more.
   // Errors: NOT_FOUND or PERMISSION_DENIED naming the program; RESOURCE_EXHAUSTED or UNAVAILABLE
   // when the system has no more processes or descriptors.
   static absl::StatusOr<std::unique_ptr<Subprocess>> Start(const std::vector<std::string>& argv,

@@ -65,6 +65,9 @@ absl::StatusOr<std::vector<std::string>> Command(const char* argv0, const Parsed
     GS_RETURN_IF_ERROR(CheckNoneIsOwn(flags.words, parsed.flags));
   }
   const int servers = absl::GetFlag(FLAGS_servers);
+  if (absl::GetFlag(FLAGS_timeout) <= absl::ZeroDuration()) {
+    return FlagError("timeout", "more than 0s", absl::FormatDuration(absl::GetFlag(FLAGS_timeout)));
+  }
   if (servers < 0) return FlagError("servers", "at least 0", absl::StrCat(servers));
   GS_ASSIGN_OR_RETURN(const LaunchEnvironment environment,
                       DetectLaunchEnvironment(EnvironmentVariable));

@@ -23,6 +23,16 @@ absl::string_view WithoutDashes(absl::string_view word) {
   return absl::StripPrefix(absl::StripPrefix(word, "-"), "-");
 }
 
+std::string NameAsWritten(absl::string_view word) {
+  word = WithoutDashes(word);
+  return std::string(word.substr(0, word.find('=')));
+}
+
+// As the flag is declared.
+std::string NameOf(absl::string_view word) {
+  return absl::StrReplaceAll(NameAsWritten(word), {{"-", "_"}});
+}
+
 // What the last --`flag` says, as the workers will take it; empty: there is none.
 std::string LastValue(const std::vector<std::string>& words, absl::string_view flag) {
   std::string value;
@@ -50,6 +60,8 @@ bool WorkerFlags::Has(absl::string_view flag) const {
 }
 
 std::vector<std::string> WorkerFlags::TimeoutOfServers(const std::string& own, bool given) const {
+  const std::string of_words = LastValue(words, "timeout");
+  if (!of_words.empty()) return {absl::StrCat("--timeout=", of_words)};
   const auto of_file = file.find("timeout");
   const bool use_file = !given && of_file != file.end();
   return {absl::StrCat("--timeout=", use_file ? of_file->second : own)};
@@ -119,6 +131,41 @@ std::vector<std::string> FlagsOfOneWorker() {
   return flags;
 }
 
+absl::Status CheckNoneIsOfOneWorker(const std::vector<std::string>& words, int workers,
+                                    int servers) {
+  const auto said_by = [](const std::string& flag, absl::string_view own, int number,
+                          const std::string& value) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, ": expected to be left out, as launch's --", own, "=", number,
+                     ", before --, says it to each worker, found \"", value, "\" behind --"));
+  };
+  for (const std::string& word : words) {
+    if (!absl::StartsWith(word, "-")) continue;
+    const std::string name = NameOf(word);
+    const std::string value = LastValue(words, NameAsWritten(word));
+    if (name == "world_size" && value != absl::StrCat(workers)) {
+      return said_by(name, "workers", workers, value);
+    }
+    // Beside servers that are started, even the right number makes workers wait for others.
+    if (name == "num_servers" && (servers > 0 || value != "0")) {
+      return said_by(name, "servers", servers, value);
+    }
+    if (name == "servers" && (servers > 0 || !absl::StrContains(value, ':'))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--servers: expected before --, as launch tells each worker where its "
+                       "servers are, found ",
+                       "\"", value, "\" behind --"));
+    }
+    if (name == "rank" || name == "local_rank" || name == "master" || name == "port_file" ||
+        name == "attempt") {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--", name,
+          ": expected to be left out, as launch gives each worker its own, found behind --"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckNoneIsOwn(const std::vector<std::string>& words,
                             const std::vector<FlagRecord>& own) {
   std::set<std::string> names;
@@ -128,8 +175,7 @@ absl::Status CheckNoneIsOwn(const std::vector<std::string>& words,
   }
   for (const std::string& word : words) {
     if (!absl::StartsWith(word, "-")) continue;
-    std::string name(WithoutDashes(word).substr(0, WithoutDashes(word).find('=')));
-    name = absl::StrReplaceAll(name, {{"-", "_"}});
+    const std::string name = NameOf(word);
     if (names.count(name) == 0) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "--", name, ": expected before --, as it is no flag of the workers, found behind it"));

@@ -23,7 +23,8 @@ struct WorkerFlags {
   bool Has(absl::string_view flag) const;
 
   // --timeout=... for the servers, and for the workers unless their file has it. `own` is the
-  // program's, which counts where it was `given` or where the file says nothing.
+  // program's, which counts where it was `given` or where the file says nothing. Over both is what the
+  // words say.
   std::vector<std::string> TimeoutOfServers(const std::string& own, bool given) const;
   std::vector<std::string> TimeoutOfWorkers(const std::string& own, bool given) const;
 
@@ -51,6 +52,13 @@ std::vector<std::string> FlagsBehindDashes();
 
 // Those that say who a worker is, for FlagOptions::given.
 std::vector<std::string> FlagsOfOneWorker();
+
+// For //worker itself, started by a program that gives each worker its rank and where the others are.
+// What is only said twice (--world_size=2 of 2 workers), what such a program does not give (--run_id)
+// and places of servers where it has started none are let through. Errors: INVALID_ARGUMENT for
+// another of those flags.
+absl::Status CheckNoneIsOfOneWorker(const std::vector<std::string>& words, int workers,
+                                    int servers);
 
 // For //worker itself, whose flags are known. Errors: INVALID_ARGUMENT for one of the program's `own`
 // flags, as they were parsed, that stands behind `--` and that workers do not have.

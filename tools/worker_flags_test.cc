@@ -66,6 +66,57 @@ TEST(WorkerFlagsTest, FlagsOfTheLauncherBehindTheDashesAreToldWhereTheyBelong) {
   }
 }
 
+// A server held its step for a minute, though the workers had 6 seconds.
+TEST(WorkerFlagsTest, ServersHaveTheTimeoutThatWorkersHave) {
+  const std::string path = ::testing::TempDir() + "/timeout.yaml";
+  ASSERT_TRUE(WriteFileAtomically(path, "timeout: 3s\n").ok());
+  const auto of_servers = [&path](std::vector<std::string> words, bool file, bool given) {
+    if (file) words.push_back("--config=" + path);
+    const std::vector<std::string> flags = Read(words).TimeoutOfServers("1m", given);
+    return flags.size() == 1 ? flags[0] : "";
+  };
+  EXPECT_EQ(of_servers({}, false, false), "--timeout=1m");
+  EXPECT_EQ(of_servers({}, true, false), "--timeout=3s");
+  EXPECT_EQ(of_servers({}, true, true), "--timeout=1m");
+  for (const bool file : {false, true}) {
+    for (const bool given : {false, true}) {
+      EXPECT_EQ(of_servers({"--timeout=9s", "--timeout", "6s"}, file, given), "--timeout=6s");
+    }
+  }
+}
+
+TEST(WorkerFlagsTest, WhatALauncherGivesEachWorkerIsRefusedBehindTheDashes) {
+  const auto check = [](const std::vector<std::string>& words, int servers) {
+    return std::string(CheckNoneIsOfOneWorker(words, /*workers=*/2, servers).message());
+  };
+  for (const char* name : {"rank", "local_rank", "master", "port_file", "attempt"}) {
+    EXPECT_EQ(check({"--steps=3", absl::StrCat("--", name, "=0")}, 0),
+              absl::StrCat("--", name,
+                           ": expected to be left out, as launch gives each worker its "
+                           "own, found behind --"));
+  }
+  EXPECT_EQ(check({"-local-rank", "0"}, 0),
+            "--local_rank: expected to be left out, as launch gives each worker its own, found "
+            "behind --");
+  EXPECT_EQ(
+      check({"--num_servers=3"}, 1),
+      "--num_servers: expected to be left out, as launch's --servers=1, before --, says it to "
+      "each worker, found \"3\" behind --");
+  EXPECT_EQ(check({"--world-size", "3"}, 1),
+            "--world_size: expected to be left out, as launch's --workers=2, before --, says it to "
+            "each worker, found \"3\" behind --");
+  for (const int servers : {0, 1}) {
+    EXPECT_EQ(check({"--servers=1"}, servers),
+              "--servers: expected before --, as launch tells each worker where its servers are, "
+              "found \"1\" behind --");
+  }
+  EXPECT_NE(check({"--servers=a:1"}, 1), "");
+  EXPECT_NE(check({"--num_servers=1"}, 1), "");  // waited for a second one
+  // What says the same, and what works.
+  EXPECT_EQ(check({"--world_size=2", "--num_servers=0", "--run_id=a", "--interface=lo"}, 0), "");
+  EXPECT_EQ(check({"--servers=a:1", "rank", "--steps=3"}, 0), "");
+}
+
 TEST(WorkerFlagsTest, FlagsBehindTheDashesAreTheWorkersButNotWhoItIs) {
   const std::vector<std::string> flags = FlagsBehindDashes();
   EXPECT_EQ(std::count(flags.begin(), flags.end(), "topology"), 1);

@@ -89,7 +89,10 @@ bool IsLoopback(absl::string_view host) {
   in6_addr v6 = {};
   const std::string text(host);
   if (inet_pton(AF_INET, text.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
-  return inet_pton(AF_INET6, text.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+  if (inet_pton(AF_INET6, text.c_str(), &v6) != 1) return false;
+  // IPv4 written as IPv6, "::ffff:127.0.0.1".
+  if (IN6_IS_ADDR_V4MAPPED(&v6)) return v6.s6_addr[12] == 127;
+  return IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
 }  // namespace

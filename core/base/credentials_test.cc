@@ -37,5 +37,17 @@ TEST(CredentialsTest, InsecureChannelConnectsToInsecureServer) {
   }
 }
 
+// IPv4's loopback written as IPv6 was said to be reachable by other hosts.
+TEST(CredentialsTest, WithoutASecretOnlyLoopbackAddressesAreListenedAt) {
+  Credentials credentials = InsecureCredentials();
+  credentials.insecure = false;
+  for (const char* host : {"127.0.0.1", "127.9.9.9", "[::1]", "localhost", "[::ffff:127.0.0.1]"}) {
+    EXPECT_TRUE(CheckListener(credentials, std::string(host) + ":7011").ok()) << host;
+  }
+  for (const char* host : {"0.0.0.0", "10.0.0.1", "[::]", "[::ffff:10.0.0.1]"}) {
+    EXPECT_FALSE(CheckListener(credentials, std::string(host) + ":7011").ok()) << host;
+  }
+}
+
 }  // namespace
 }  // namespace gradsync

@@ -59,19 +59,36 @@ struct Address {
   std::string Host() const { return is_v4() ? Text() : absl::StrCat("[", Text(), "]"); }
 };
 
+// What is IPv4 written as IPv6, "::ffff:127.0.0.1", is IPv4.
 Address FromSockaddr(const sockaddr* from) {
   Address address;
+  const auto* const v6 = reinterpret_cast<const sockaddr_in6*>(from);
+  if (from->sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {
+    sockaddr_in v4 = {};
+    v4.sin_family = AF_INET;
+    v4.sin_port = v6->sin6_port;
+    std::memcpy(&v4.sin_addr, &v6->sin6_addr.s6_addr[12], sizeof(v4.sin_addr));
+    address.size = sizeof(v4);
+    std::memcpy(&address.storage, &v4, sizeof(v4));
+    return address;
+  }
   address.size = from->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
   std::memcpy(&address.storage, from, address.size);
   return address;
 }
 
+// Names that are of this host by standard (RFC 6761), whether or not its files say so.
+bool IsLocalhost(absl::string_view host) {
+  return absl::EqualsIgnoreCase(host, "localhost") || absl::EndsWithIgnoreCase(host, ".localhost");
+}
+
 struct Lookup {
   std::vector<Address> addresses;  // IPv4 first
   std::string failure;             // why there are none
+  bool by_standard = false;        // the system's resolver does not know the name
 };
 
-Lookup LookUp(const std::string& host) {
+Lookup Ask(const std::string& host) {
   Lookup result;
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;  // each address once
@@ -98,6 +115,15 @@ Lookup LookUp(const std::string& host) {
   return result;
 }
 
+Lookup LookUp(const std::string& host) {
+  Lookup lookup = Ask(host);
+  if (lookup.addresses.empty() && IsLocalhost(host)) {
+    lookup = Ask("127.0.0.1");
+    lookup.by_standard = true;
+  }
+  return lookup;
+}
+
 // What is no name, and so need not be looked up again: digits and dots, or colons.
 bool LooksNumeric(absl::string_view host) {
   return absl::StrContains(host, ':') ||
@@ -106,7 +132,7 @@ bool LooksNumeric(absl::string_view host) {
 
 // Not a host's name, which a host's own files may lead to a loopback address.
 bool MeansWhatItSays(absl::string_view host) {
-  return LooksNumeric(host) || absl::StartsWithIgnoreCase(host, "localhost") ||
+  return LooksNumeric(host) || absl::StartsWithIgnoreCase(host, "localhost") || IsLocalhost(host) ||
          absl::EqualsIgnoreCase(host, "ip6-localhost") ||
          absl::EqualsIgnoreCase(host, "ip6-loopback");
 }
@@ -345,7 +371,7 @@ absl::StatusOr<LocalAddresses> FindLocalAddress(const LocalAddressOptions& optio
   GS_ASSIGN_OR_RETURN(const HostPort target, ParseHostPort(options.master));
   GS_ASSIGN_OR_RETURN(const Lookup lookup, LookUpPatiently(target.host, options));
   const bool own = lookup.addresses.empty();
-  if (own) result.store = FormatHostPort("127.0.0.1", target.port);
+  if (own || lookup.by_standard) result.store = FormatHostPort("127.0.0.1", target.port);
   if (!options.interface.empty()) return result;
   if (own) {
     result.address = OutwardOr(options.open, "127.0.0.1");

@@ -37,7 +37,7 @@ struct LocalAddresses {
 // loopback address, which only that host can reach (Debian's /etc/hosts has 127.0.1.1); an open
 // process then takes the source address of the default route, or else the first address of an
 // interface that is up, bridges of containers last. "localhost" and numeric addresses mean what they
-// say. A link-local address gives another address of its interface, if there is one, since other
+// say; "localhost" and names below it that the system does not know are 127.0.0.1. A link-local address gives another address of its interface, if there is one, since other
 // hosts call the interface otherwise.
 //
 // Blocks until the deadline while the name is not found. Thread-safe.

@@ -37,6 +37,24 @@ TEST(LocalAddressTest, TheRouteToALoopbackAddressIsLoopback) {
   EXPECT_EQ(AddressAt(""), "127.0.0.1");
 }
 
+// It was said to be reachable by other hosts.
+TEST(LocalAddressTest, IPv4WrittenAsIPv6IsIPv4) {
+  const absl::StatusOr<LocalAddresses> found = FindStoreAddresses(At("[::ffff:127.0.0.1]:7011"));
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_THAT(found->listen, ElementsAre("127.0.0.1:7011"));
+  EXPECT_EQ(AddressAt("[::ffff:127.0.0.1]:7011"), "127.0.0.1");
+}
+
+// Where /etc/hosts has no localhost it was not found.
+TEST(LocalAddressTest, NamesBelowLocalhostAreThisHostWhereverTheyComeFrom) {
+  for (const char* master : {"localhost:7001", "a.localhost:7001"}) {
+    const absl::StatusOr<LocalAddresses> store = FindStoreAddresses(At(master));
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_THAT(store->listen, testing::Contains("127.0.0.1:7001"));
+    EXPECT_EQ(AddressAt(master), "127.0.0.1");
+  }
+}
+
 TEST(LocalAddressTest, AnInterfaceHasItsAddress) {
   EXPECT_EQ(AddressAt("", "lo"), "127.0.0.1");
   EXPECT_EQ(AddressAt("10.1.2.3:1", "lo"), "127.0.0.1");

@@ -188,6 +188,11 @@ int AvailableCores() {
 
 std::string ThreadLimits(const std::string& root) {
   std::vector<std::string> limits;
+  rlimit space = {};
+  if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
+    limits.push_back(absl::StrCat(
+        space.rlim_cur, " bytes of addresses, in which their stacks must fit (ulimit -v)"));
+  }
   for (const bool version_2 : {false, true}) {
     for (const ControlGroup& group : Groups(root, version_2 ? "" : "pids")) {
       const absl::optional<uint64_t> most = Number(Text(group.folder + "/pids.max"));

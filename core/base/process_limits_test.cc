@@ -1,5 +1,7 @@
 #include "core/base/process_limits.h"
 
+#include <sys/resource.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -103,6 +105,21 @@ TEST(ThreadLimitsTest, NameEachBound) {
   const std::string limits = ThreadLimits(machine.root());
   EXPECT_THAT(limits, HasSubstr("77 of control group /pod (pids.max)"));
   EXPECT_THAT(limits, HasSubstr("4321 of the host (threads-max)"));
+}
+
+// Was blamed on `ulimit -u`.
+TEST(ThreadLimitsTest, NameTheAddressesThatStacksNeed) {
+  Machine machine;
+  rlimit old = {};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &old), 0);
+  if (old.rlim_max != RLIM_INFINITY) GTEST_SKIP() << "it is limited already";
+  const rlim_t most = rlim_t{1} << 62;  // more than there are
+  const rlimit limited = {most, old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limited), 0);
+  const std::string limits = ThreadLimits(machine.root());
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &old), 0);
+  EXPECT_THAT(limits, HasSubstr("4611686018427387904 bytes of addresses"));
+  EXPECT_THAT(limits, HasSubstr("(ulimit -v)"));
 }
 
 TEST(TakeMemoryTest, FillsWithZerosAndRefusesWhatIsNotThere) {

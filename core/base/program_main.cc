@@ -59,13 +59,18 @@ void HandleFirstSignal(int signal) {
   KeepFirst(signal);
 }
 
+// A parent may have blocked them, which a program inherits.
 void HandleEndingSignals(void (*handler)(int)) {
+  sigset_t handled;
+  sigemptyset(&handled);
   for (int signal : EndingSignals()) {
+    sigaddset(&handled, signal);
     struct sigaction action = {};
     action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
     sigaction(signal, &action, nullptr);
   }
+  pthread_sigmask(SIG_UNBLOCK, &handled, nullptr);
 }
 
 // Of the user, or of this process's for an empty name; empty where the system knows none.

@@ -48,7 +48,8 @@ const std::atomic<int>& InterruptSignal();
 // should end at once. Thread-safe.
 const std::atomic<int>& InterruptCount();
 
-// From now on EndingSignals() only set InterruptSignal(). Call it once, from main.
+// From now on EndingSignals() only set InterruptSignal(), those that this process was started to block
+// too. Call it once, from main.
 void CatchInterrupts();
 
 // From now on the first of EndingSignals() only sets InterruptSignal(); another wish (NoteInterrupt())

@@ -2,20 +2,46 @@
 
 #include <stdlib.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/program_main.h"
 
 namespace gradsync {
 
+namespace {
+
+struct Place {
+  std::string folder;
+  std::string named_by;  // a variable
+};
+
+// As std::filesystem::temp_directory_path(), to which an empty variable is an error.
+Place PlaceForFolders() {
+  for (const char* const variable : {"TMPDIR", "TMP", "TEMP", "TEMPDIR"}) {
+    const std::string folder = EnvironmentVariable(variable).value_or("");
+    if (!folder.empty()) return {folder, variable};
+  }
+  return {"/tmp", "TMPDIR, which is not set,"};
+}
+
+}  // namespace
+
 absl::StatusOr<TemporaryFolder> TemporaryFolder::Create(absl::string_view prefix) {
-  std::error_code error;
-  std::string path = std::filesystem::temp_directory_path(error) / absl::StrCat(prefix, "XXXXXX");
-  if (error || mkdtemp(path.data()) == nullptr) {
-    return absl::UnavailableError(absl::StrCat("cannot make a temporary folder like ", path));
+  const Place place = PlaceForFolders();
+  std::error_code ignored;  // mkdtemp() says it again
+  const std::filesystem::path folder = std::filesystem::absolute(place.folder, ignored);
+  std::string path = folder / absl::StrCat(prefix, "XXXXXX");
+  if (mkdtemp(path.data()) == nullptr) {
+    const int error = errno;
+    return absl::InvalidArgumentError(absl::StrCat(place.named_by,
+                                                   ": expected a folder that takes files, found \"",
+                                                   place.folder, "\": ", std::strerror(error)));
   }
   return TemporaryFolder(std::move(path));
 }

@@ -1,6 +1,7 @@
 #include "core/group/launch_environment.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <initializer_list>
 #include <iterator>
 #include <limits>
@@ -94,7 +95,8 @@ absl::Status ReadRanks(const Environment& env, absl::string_view rank, absl::str
   const int last = *result->world_size - 1;
   GS_ASSIGN_OR_RETURN(result->rank, env.Number(rank, 0, last));
   GS_ASSIGN_OR_RETURN(result->local_rank, env.Number(local_rank, 0, last));
-  if (result->launcher == Launcher::kTorchrun) return absl::OkStatus();
+  // With a rank, WORLD_SIZE is of a set of its own (SettleContradiction()).
+  if (env.Has("RANK")) return absl::OkStatus();
   GS_ASSIGN_OR_RETURN(const absl::optional<int> exported, env.Number("WORLD_SIZE", 1, kAny));
   if (exported.has_value() && exported != result->world_size) {
     return Unexpected("WORLD_SIZE", absl::StrCat(*result->world_size, ", as ", size, " says"),
@@ -115,13 +117,32 @@ absl::StatusOr<absl::optional<std::string>> FirstSlurmHost(const Environment& en
   return absl::optional<std::string>(hosts->front());
 }
 
-// MASTER_ADDR and MASTER_PORT, or `host` where MASTER_ADDR is not set; `next_port` adds one to the
-// port.
-absl::Status ReadMaster(const Environment& env, absl::optional<std::string> host, bool next_port,
-                        LaunchEnvironment* result) {
-  if (env.Has("MASTER_ADDR")) host = env.Text("MASTER_ADDR");
+// Whether torchrun's own store is at MASTER_PORT, so that the job's is at the next one.
+bool AgentHoldsPort(const Environment& env) {
+  return env.Has("RANK") && env.Text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+}
+
+absl::StatusOr<absl::optional<int>> ReadMasterPort(const Environment& env, int max) {
+  absl::StatusOr<absl::optional<int>> port = env.Number("MASTER_PORT", 1, max);
+  if (port.ok() || !absl::StartsWith(*env.Text("MASTER_PORT"), "tcp://")) return port;
+  return absl::InvalidArgumentError(
+      absl::StrCat(port.status().message(),
+                   ", as Kubernetes sets it for a service named master: set another in the pod, or "
+                   "enableServiceLinks: false"));
+}
+
+// MASTER_ADDR and MASTER_PORT, or what `first_host` says where MASTER_ADDR is not set.
+absl::Status ReadMasterOfSeveral(
+    const Environment& env,
+    const std::function<absl::StatusOr<absl::optional<std::string>>()>& first_host,
+    LaunchEnvironment* result) {
+  const bool next_port = AgentHoldsPort(env);
+  absl::optional<std::string> host = env.Text("MASTER_ADDR");
+  if (!host.has_value()) {
+    GS_ASSIGN_OR_RETURN(host, first_host());
+  }
   GS_ASSIGN_OR_RETURN(const absl::optional<int> given,
-                      env.Number("MASTER_PORT", 1, next_port ? 65534 : 65535));
+                      ReadMasterPort(env, next_port ? 65534 : 65535));
   if (!host.has_value()) return absl::OkStatus();
   absl::string_view bare = *host;
   if (absl::ConsumePrefix(&bare, "[") && !absl::ConsumeSuffix(&bare, "]")) bare = *host;
@@ -134,6 +155,15 @@ absl::Status ReadMaster(const Environment& env, absl::optional<std::string> host
   return absl::OkStatus();
 }
 
+// A worker alone needs no master, unless it has servers: what is none is then as good as not set.
+absl::Status ReadMaster(
+    const Environment& env,
+    const std::function<absl::StatusOr<absl::optional<std::string>>()>& first_host,
+    LaunchEnvironment* result) {
+  const absl::Status read = ReadMasterOfSeveral(env, first_host, result);
+  return result->world_size == 1 ? absl::OkStatus() : read;
+}
+
 absl::Status ReadTorchrun(const Environment& env, LaunchEnvironment* result) {
   GS_RETURN_IF_ERROR(ReadRanks(env, "RANK", "WORLD_SIZE", "LOCAL_RANK", result));
   GS_ASSIGN_OR_RETURN(result->local_size, env.Number("LOCAL_WORLD_SIZE", 1, *result->world_size));
@@ -142,7 +172,8 @@ absl::Status ReadTorchrun(const Environment& env, LaunchEnvironment* result) {
   if (agent != "True" && agent != "False") {
     return Unexpected(agent_variable, "True or False", absl::StrCat("\"", agent, "\""));
   }
-  GS_RETURN_IF_ERROR(ReadMaster(env, absl::nullopt, agent == "True", result));
+  GS_RETURN_IF_ERROR(ReadMaster(
+      env, [] { return absl::optional<std::string>(); }, result));
   result->run_id = env.Text("TORCHELASTIC_RUN_ID");
   GS_ASSIGN_OR_RETURN(const absl::optional<int> restarts,
                       env.Number("TORCHELASTIC_RESTART_COUNT", 0, kAny));
@@ -153,10 +184,13 @@ absl::Status ReadTorchrun(const Environment& env, LaunchEnvironment* result) {
 // `host_size` names the variable that counts this host's workers.
 absl::Status ReadMpiMaster(const Environment& env, absl::string_view host_size,
                            LaunchEnvironment* result) {
-  GS_ASSIGN_OR_RETURN(absl::optional<std::string> host, FirstSlurmHost(env));
   GS_ASSIGN_OR_RETURN(result->local_size, env.Number(host_size, 1, *result->world_size));
-  if (result->local_size == result->world_size) host = "127.0.0.1";
-  return ReadMaster(env, host, /*next_port=*/false, result);
+  if (result->local_size == result->world_size) {
+    return ReadMaster(
+        env, [] { return absl::optional<std::string>("127.0.0.1"); }, result);
+  }
+  return ReadMaster(
+      env, [&env] { return FirstSlurmHost(env); }, result);
 }
 
 absl::Status ReadOpenMpi(const Environment& env, LaunchEnvironment* result) {
@@ -215,8 +249,8 @@ bool IsPmiOfSlurm(const Environment& env) {
 
 absl::Status ReadSlurm(const Environment& env, LaunchEnvironment* result) {
   GS_RETURN_IF_ERROR(ReadRanks(env, "SLURM_PROCID", SlurmSize(env), "SLURM_LOCALID", result));
-  GS_ASSIGN_OR_RETURN(const absl::optional<std::string> host, FirstSlurmHost(env));
-  GS_RETURN_IF_ERROR(ReadMaster(env, host, /*next_port=*/false, result));
+  GS_RETURN_IF_ERROR(ReadMaster(
+      env, [&env] { return FirstSlurmHost(env); }, result));
   result->run_id = env.Text("SLURM_JOB_ID");
   if (result->run_id.has_value() && env.Has("SLURM_STEP_ID")) {
     absl::StrAppend(&*result->run_id, ".", *env.Text("SLURM_STEP_ID"));
@@ -225,6 +259,97 @@ absl::Status ReadSlurm(const Environment& env, LaunchEnvironment* result) {
                       env.Number("SLURM_RESTART_COUNT", 0, kAny));
   result->attempt = restarts.value_or(0);
   return absl::OkStatus();
+}
+
+// A launcher's set of variables.
+struct Candidate {
+  Launcher launcher;
+  bool has_rank;
+  absl::string_view size;  // the variable
+  bool has_size;
+  absl::Status (*read)(const Environment&, LaunchEnvironment*);
+
+  bool complete() const { return has_rank && has_size; }
+};
+
+// In the order in which they count.
+std::vector<Candidate> Candidates(const Environment& env) {
+  std::vector<Candidate> candidates = {
+      {Launcher::kTorchrun, env.Has("RANK"), "WORLD_SIZE", false, ReadTorchrun},
+      {Launcher::kOpenMpi, env.Has("OMPI_COMM_WORLD_RANK"), "OMPI_COMM_WORLD_SIZE", false,
+       ReadOpenMpi},
+      {Launcher::kMpich, env.Has("PMI_RANK") && !IsPmiOfSlurm(env), "PMI_SIZE", false, ReadMpich},
+      {Launcher::kSlurm, IsSlurmTask(env), SlurmSize(env), false, ReadSlurm},
+  };
+  for (Candidate& candidate : candidates) candidate.has_size = env.Has(candidate.size);
+  return candidates;
+}
+
+// 0 for what is no number, which the set's reader will refuse.
+int SizeOf(const Environment& env, absl::string_view variable) {
+  int size = 0;
+  return absl::SimpleAtoi(env.Text(variable).value_or(""), &size) ? size : 0;
+}
+
+// One of several workers that does not know which would train alone. WORLD_SIZE by itself is what
+// people export; with a LOCAL_RANK it is of a launcher, which has set a rank too.
+absl::Status CheckNoRankIsMissing(const Environment& env) {
+  struct Pair {
+    absl::string_view rank;
+    absl::string_view size;
+    absl::string_view also;  // that must be set as well
+  };
+  for (const Pair& pair : {Pair{"RANK", "WORLD_SIZE", "LOCAL_RANK"},
+                           Pair{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ""},
+                           Pair{"PMI_RANK", "PMI_SIZE", ""}}) {
+    if (env.Has(pair.rank) || !env.Has(pair.size)) continue;
+    if (!pair.also.empty() && !env.Has(pair.also)) continue;
+    if (SizeOf(env, pair.size) == 1) continue;
+    const std::string and_also = pair.also.empty() ? "" : absl::StrCat(" and ", pair.also);
+    return Unexpected(pair.rank,
+                      absl::StrCat("a whole number, as ", pair.size, and_also,
+                                   pair.also.empty() ? " is set" : " are set"),
+                      "nothing");
+  }
+  return absl::OkStatus();
+}
+
+std::string SizeWithoutRank(const Environment& env) {
+  const int size = SizeOf(env, "WORLD_SIZE");
+  if (size < 2) return "";
+  return absl::StrCat("WORLD_SIZE=", size, " is set, but no RANK: this process trains alone");
+}
+
+// Whether each set is as it should be where a process of the outer one has started the inner one's:
+// torchrun as each task, or MPI's launchers, whose own steps of Slurm have other numbers.
+bool IsNested(const Environment& env, const Candidate& inner, const Candidate& outer) {
+  if (inner.launcher != Launcher::kTorchrun) return outer.launcher == Launcher::kSlurm;
+  const int on_host = SizeOf(env, "LOCAL_WORLD_SIZE");
+  return on_host > 0 &&
+         SizeOf(env, inner.size) == static_cast<int64_t>(on_host) * SizeOf(env, outer.size);
+}
+
+// Which set counts where `chosen`, the first complete one, and a later one have different sizes.
+const Candidate* SettleContradiction(const Environment& env,
+                                     const std::vector<Candidate>& candidates,
+                                     const Candidate* chosen, std::string* notice) {
+  const int size = SizeOf(env, chosen->size);
+  for (const Candidate& other : candidates) {
+    const int other_size = SizeOf(env, other.size);
+    if (&other <= chosen || !other.complete() || other_size == size || other_size == 0) continue;
+    // A shell that torchrun has started, or a pod of PyTorchJob, has variables of one worker. But
+    // Slurm starts torchruns more often than they start it: tasks may be jobs of one worker each.
+    const bool started_by_slurm =
+        other.launcher == Launcher::kSlurm && env.Has("TORCHELASTIC_RUN_ID");
+    const bool take_other = size == 1 && other_size > 1 && !started_by_slurm;
+    if (!take_other && IsNested(env, *chosen, other)) continue;
+    const Candidate* const taken = take_other ? &other : chosen;
+    *notice = absl::StrCat(chosen->size, "=", size, " and ", other.size, "=", other_size,
+                           " contradict each other: this process goes by the variables of ",
+                           LauncherName(taken->launcher));
+    return taken;
+  }
+  return chosen;
 }
 
 }  // namespace
@@ -273,19 +398,7 @@ bool IsLauncherVariable(absl::string_view name) {
 absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(
     const Lookup& lookup, const LauncherProcessOf& launcher_process) {
   const Environment env(lookup, launcher_process);
-  struct Candidate {
-    Launcher launcher;
-    bool has_rank;
-    bool has_size;
-    absl::Status (*read)(const Environment&, LaunchEnvironment*);
-  };
-  const Candidate candidates[] = {
-      {Launcher::kTorchrun, env.Has("RANK"), env.Has("WORLD_SIZE"), ReadTorchrun},
-      {Launcher::kOpenMpi, env.Has("OMPI_COMM_WORLD_RANK"), env.Has("OMPI_COMM_WORLD_SIZE"),
-       ReadOpenMpi},
-      {Launcher::kMpich, env.Has("PMI_RANK") && !IsPmiOfSlurm(env), env.Has("PMI_SIZE"), ReadMpich},
-      {Launcher::kSlurm, IsSlurmTask(env), env.Has(SlurmSize(env)), ReadSlurm},
-  };
+  const std::vector<Candidate> candidates = Candidates(env);
   const Candidate* chosen = nullptr;
   for (const Candidate& candidate : candidates) {
     if (!candidate.has_rank) continue;
@@ -293,10 +406,13 @@ absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(
     if (chosen == nullptr || (!chosen->has_size && candidate.has_size)) chosen = &candidate;
   }
   LaunchEnvironment result;
+  if (chosen == nullptr || !chosen->has_size) GS_RETURN_IF_ERROR(CheckNoRankIsMissing(env));
   if (chosen == nullptr) {
     result.notice = TasksNeverStarted(env);
+    if (result.notice.empty()) result.notice = SizeWithoutRank(env);
     return result;
   }
+  if (chosen->has_size) chosen = SettleContradiction(env, candidates, chosen, &result.notice);
   result.launcher = chosen->launcher;
   GS_RETURN_IF_ERROR(chosen->read(env, &result));
   return result;

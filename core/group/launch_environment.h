@@ -27,8 +27,10 @@ struct LaunchEnvironment {
   absl::optional<int> local_size;      // how many those are
   absl::optional<std::string> master;  // "host:port" where rank 0 is to hold the store
   absl::optional<std::string> run_id;
-  int attempt = 0;     // restarts of the job so far
-  std::string notice;  // to be printed: tasks were asked for, and this process is none of them
+  int attempt = 0;  // restarts of the job so far
+  // To be printed: several workers were asked for and this process trains alone, or launchers'
+  // variables contradict each other.
+  std::string notice;
 };
 
 // Whether a program's flags leave nothing to ask of a launcher: one worker alone, or a rank, a world
@@ -55,7 +57,8 @@ bool IsLauncherVariable(absl::string_view name);
 //               SLURM_RESTART_COUNT; in steps alone, so that a batch script is no task
 //
 // in this order, because each may run inside one that stands below it (torchrun under srun; mpirun
-// in a Slurm job). MASTER_ADDR and MASTER_PORT (29500 if not set) win under all of them. Without
+// in a Slurm job). Where the first says that there is one worker and a later one of which both are
+// set that there are more, that one counts, with a notice. MASTER_ADDR and MASTER_PORT (29500 if not set) win under all of them. Without
 // MASTER_ADDR, an MPI job takes the job's first Slurm host, or 127.0.0.1 if all of it runs on this
 // host.
 //
@@ -63,10 +66,12 @@ bool IsLauncherVariable(absl::string_view name);
 //
 // Pure: `lookup` is all it asks, and `launcher_process`, LauncherProcess() or the like, where a
 // launcher's variables do not tell its jobs apart; null: they are not told apart. A WORLD_SIZE without RANK is what job scripts export for other
-// programs; it must then agree with the launcher's. Nothing set at all is no error.
+// programs; it must then agree with the launcher's. With none it is a notice. Nothing set at all is
+// no error, nor is a master of one worker that is garbled: it is unset.
 //
 // Errors: INVALID_ARGUMENT naming the variable, what was expected and what was found, when a value
-// is garbled or contradicts another, or when there are ranks and no launcher says how many.
+// is garbled or contradicts another, when there are ranks and no launcher says how many, or when one
+// says how many (WORLD_SIZE only with LOCAL_RANK) and none has a rank.
 absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(
     const std::function<absl::optional<std::string>(absl::string_view name)>& lookup,
     const std::function<std::string(absl::string_view mark, bool on_one_host)>& launcher_process =

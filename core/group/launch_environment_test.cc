@@ -223,6 +223,15 @@ TEST(LaunchEnvironmentTest, GarbledAndContradictoryValuesAreNamed) {
       {With(kOpenMpi, {{"WORLD_SIZE", "3"}}), "WORLD_SIZE", "4, as OMPI_COMM_WORLD_SIZE says", "3"},
       {With(kMpich, {{"PMI_SIZE", "1"}}), "PMI_RANK", "from 0 to 0", "\"1\""},
       {With(kMpich, {{"MPI_LOCALRANKID", "q"}}), "MPI_LOCALRANKID", "from 0 to 1", "\"q\""},
+      // Trained alone.
+      {Without(kTorchrun, {"RANK"}), "RANK", "as WORLD_SIZE and LOCAL_RANK are set", "nothing"},
+      {Without(kOpenMpi, {"OMPI_COMM_WORLD_RANK"}), "OMPI_COMM_WORLD_RANK",
+       "as OMPI_COMM_WORLD_SIZE is set", "nothing"},
+      {{{"OMPI_COMM_WORLD_SIZE", "4"}}, "OMPI_COMM_WORLD_RANK", "is set", "nothing"},
+      {{{"PMI_SIZE", "2"}}, "PMI_RANK", "as PMI_SIZE is set", "nothing"},
+      {{{"PMI_SIZE", "two"}}, "PMI_RANK", "as PMI_SIZE is set", "nothing"},
+      {With(kMpich, {{"MASTER_PORT", "tcp://10.96.0.1:6379"}}), "MASTER_PORT",
+       "from 1 to 65535, found \"tcp://10.96.0.1:6379\"", "Kubernetes sets it for a service named"},
   };
   for (const BadCase& c : cases) {
     const absl::Status status = Detect(c.variables).status();
@@ -239,6 +248,85 @@ TEST(LaunchEnvironmentTest, ABatchScriptOfSeveralTasksIsToldThatItStartsNone) {
   EXPECT_EQ(Detect(Without(script, {"SLURM_NTASKS"}))->notice, "");
   EXPECT_EQ(Detect(kSlurm)->notice, "");
   EXPECT_EQ(Detect({{"SLURM_NTASKS", "9"}})->notice, "");
+}
+
+TEST(LaunchEnvironmentTest, ASizeWithoutARankIsANotice) {
+  EXPECT_EQ(Detect({{"WORLD_SIZE", "4"}})->notice,
+            "WORLD_SIZE=4 is set, but no RANK: this process trains alone");
+  for (const Variables& quiet :
+       {Variables{{"WORLD_SIZE", "1"}}, Variables{{"WORLD_SIZE", "x"}},
+        Variables{{"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}}, Variables{{"PMI_SIZE", "1"}},
+        Variables{{"LOCAL_RANK", "1"}}, With(kSlurm, {{"WORLD_SIZE", "4"}})}) {
+    ASSERT_TRUE(Detect(quiet).ok()) << Detect(quiet).status();
+    EXPECT_EQ(Detect(quiet)->notice, "");
+  }
+  // A set without a rank is passed over where another is complete.
+  const auto slurm = Detect(With(kSlurm, {{"PMI_SIZE", "2"}, {"OMPI_COMM_WORLD_SIZE", "2"}}));
+  ASSERT_TRUE(slurm.ok()) << slurm.status();
+  EXPECT_EQ(slurm->launcher, Launcher::kSlurm);
+  EXPECT_EQ(slurm->notice, "");
+}
+
+// Each of mpirun's processes trained alone, as rank 0 of 1, in a shell of torchrun's or PyTorchJob's.
+TEST(LaunchEnvironmentTest, TheSetOfOneWorkerYieldsToALaterOneOfSeveral) {
+  const Variables alone = {{"RANK", "0"}, {"WORLD_SIZE", "1"}};
+  const auto mpi = Detect(With(kOpenMpi, alone));
+  ASSERT_TRUE(mpi.ok()) << mpi.status();
+  EXPECT_EQ(mpi->launcher, Launcher::kOpenMpi);
+  EXPECT_EQ(mpi->rank, 2);
+  EXPECT_EQ(mpi->world_size, 4);
+  EXPECT_EQ(mpi->notice,
+            "WORLD_SIZE=1 and OMPI_COMM_WORLD_SIZE=4 contradict each other: this process goes by "
+            "the variables of Open MPI");
+  EXPECT_EQ(Detect(With(kMpich, alone))->launcher, Launcher::kMpich);
+  EXPECT_EQ(Detect(With(kSlurm, alone))->launcher, Launcher::kSlurm);
+  EXPECT_EQ(Detect(With(kSlurm, {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}))->launcher,
+            Launcher::kSlurm);
+  const auto torchrun = Detect(
+      With(kOpenMpi, With(kTorchrun, {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}})));
+  ASSERT_TRUE(torchrun.ok()) << torchrun.status();
+  EXPECT_EQ(torchrun->master, "node0:1235");  // torchrun itself is at 1234
+  // What is garbled or incomplete counts for nothing.
+  EXPECT_EQ(Detect(With(alone, {{"PMI_SIZE", "2"}}))->launcher, Launcher::kTorchrun);
+  EXPECT_EQ(Detect(With(kMpich, With(alone, {{"PMI_SIZE", "x"}})))->launcher, Launcher::kTorchrun);
+}
+
+TEST(LaunchEnvironmentTest, OtherContradictionsKeepTheOrderWithANotice) {
+  const auto two = Detect(With(kOpenMpi, {{"RANK", "0"}, {"WORLD_SIZE", "2"}}));
+  EXPECT_EQ(two->launcher, Launcher::kTorchrun);
+  EXPECT_THAT(two->notice, AllOf(HasSubstr("WORLD_SIZE=2 and OMPI_COMM_WORLD_SIZE=4"),
+                                 HasSubstr("by the variables of torchrun")));
+  // Jobs of one worker, each in a task of its own.
+  const auto sweep = Detect(With(
+      kSlurm,
+      With(kTorchrun,
+           {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}})));
+  EXPECT_EQ(sweep->launcher, Launcher::kTorchrun);
+  EXPECT_EQ(sweep->world_size, 1);
+  EXPECT_THAT(sweep->notice, HasSubstr("WORLD_SIZE=1 and SLURM_NTASKS=4 contradict each other"));
+  // One torchrun for each task, or a step of MPI's own, is none.
+  const auto nested = Detect(With(kSlurm, With(kTorchrun, {{"LOCAL_WORLD_SIZE", "2"}})));
+  EXPECT_EQ(nested->launcher, Launcher::kTorchrun);
+  EXPECT_EQ(nested->notice, "");
+  EXPECT_EQ(Detect(With(kSlurm, kMpich))->notice, "");
+  EXPECT_EQ(Detect(With(kOpenMpi, {{"RANK", "0"}, {"WORLD_SIZE", "4"}}))->notice, "");
+}
+
+// Kubernetes sets MASTER_PORT for a service that is named master, and one worker was refused.
+TEST(LaunchEnvironmentTest, OneWorkersMasterIsReadOnlyIfItIsOne) {
+  const Variables alone = {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "m"}};
+  EXPECT_EQ(Detect(With(alone, {{"MASTER_PORT", "7001"}}))->master, "m:7001");  // it has servers
+  for (const char* port : {"tcp://10.96.0.1:6379", "99999", "x"}) {
+    const auto found = Detect(With(alone, {{"MASTER_PORT", port}}));
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ(found->master, absl::nullopt);
+  }
+  EXPECT_TRUE(Detect(With(alone, {{"MASTER_ADDR", "a b"}})).ok());
+  EXPECT_TRUE(Detect(With(kSlurm, {{"SLURM_PROCID", "0"},
+                                   {"SLURM_LOCALID", "0"},
+                                   {"SLURM_NTASKS", "1"},
+                                   {"SLURM_JOB_NODELIST", "gpu[3"}}))
+                  .ok());
 }
 
 TEST(LaunchEnvironmentTest, FlagsSayAllOfAWorkerAloneOrWithRankSizeAndStore) {

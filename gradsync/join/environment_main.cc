@@ -21,7 +21,9 @@ absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks,
   if (server_tasks != 0 || !SaysAll(flags.rank, flags.world_size, flags.master)) {
     GS_RETURN_IF_ERROR(found.status());
     environment = *std::move(found);
-    if (!environment.notice.empty()) PrintNotice("gradsync", environment.notice);
+    // Without a launcher it says that the process is alone, which flags may know better.
+    const bool by_flags = environment.launcher == Launcher::kNone && flags.world_size.has_value();
+    if (!environment.notice.empty() && !by_flags) PrintNotice("gradsync", environment.notice);
   } else if (found.ok() && (flags.world_size == 1 ||
                             (found->rank == flags.rank && found->world_size == flags.world_size))) {
     // Whoever passes a launcher's numbers on by flags has no other way to say these.
