@@ -221,9 +221,12 @@ class Job {
       for (const std::string& line : trainer_->data_remarks()) PrintLine(line);
     }
     // Paths may differ, as of folders on each rank's own disk, so what the data are is compared.
-    for (const auto& [split, identity] : trainer_->data()) {
+    // A split that a rank has no use for is there all the same, as nothing.
+    for (const std::string split : {"train", "test"}) {
       const std::string flag = split == "train" ? "data" : absl::StrCat("data (", split, " split)");
-      options_.join.same_on_all_ranks[flag] = identity.ToString();
+      const auto used = trainer_->data().find(split);
+      options_.join.same_on_all_ranks[flag] =
+          used == trainer_->data().end() ? "" : used->second.ToString();
     }
     GS_ASSIGN_OR_RETURN(member_, Join(options_.join));
     PrintUnguarded(options_.join.sync.job.link, member_->group());

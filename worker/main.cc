@@ -141,7 +141,7 @@ constexpr absl::string_view kOfEachRank[] = {
 FlagTexts FlagsOfAllRanks() {
   FlagTexts flags = FlagValues();
   for (absl::string_view name : kOfEachRank) flags.erase(std::string(name));
-  if (!TracesEachRank()) AddTraceFlags(&flags);
+  AddTraceFlags(&flags);
   return flags;
 }
 
