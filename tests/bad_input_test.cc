@@ -90,6 +90,15 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kWorker, {"--device=gpu"}, {"--device", "cpu", "cuda", "gpu"});
   ExpectRefused(kWorker, {"--model=mlp", "--batch_size=0"}, {"batch", "0"});
   ExpectRefused(kWorker, {"--model=mlp", "--threads=0"}, {"--threads", "0"});
+  // Looked hung for a minute.
+  ExpectRefused(kWorker, {"--model=mlp", "--threads=100000"}, {"--threads", "1024", "100000"});
+  ExpectRefused(kWorker, {"--model=mlp", "--log_every=-1"}, {"--log_every", "at least 0", "-1"});
+  ExpectRefused(kWorker, {"--model=mlp", "--attempt=-5"}, {"--attempt", "at least 0", "-5"});
+  ExpectRefused(kWorker, {"--model=mlp", "--timeout=0"}, {"--timeout", "above 0", "\"0\""});
+  ExpectRefused(kWorker, {"--model=mlp", "--timeout=-3s"}, {"--timeout", "above 0", "-3s"});
+  ExpectRefused(kWorker, {"--model=mlp", "--bucket_bytes=0"}, {"--bucket_bytes", "at least 1"});
+  ExpectRefused(kWorker, {"--model=mlp", "--first_bucket_bytes=0"},
+                {"--first_bucket_bytes", "at least 1"});
   ExpectRefused(kWorker, {"--model=mlp", "--steps=-1"}, {"steps", "-1"});
   ExpectRefused(kWorker, {"--failure_timeout=0s"}, {"--failure_timeout", "100ms", "0"});
   ExpectRefused(kWorker, {"--straggler=1"}, {"--straggler", "RANK:FACTOR", "1"});
@@ -327,6 +336,11 @@ TEST(WorkerBadInputTest, RecipesThatCannotBe) {
   expect_refused({"--label_smoothing=nan"}, {"--label_smoothing", "nan"});
   expect_refused({"--ema_decay=1", "--evaluate"}, {"--ema_decay", "less than 1", "1"});
   expect_refused({"--no_weight_decay=bias,fc9.weight"}, {"--no_weight_decay", "fc9.weight"});
+  expect_refused({"--momentum=1.5"}, {"--momentum: expected at least 0 and less than 1", "1.5"});
+  expect_refused({"--momentum=1"}, {"--momentum", "less than 1"});
+  expect_refused({"--momentum=-0.5"}, {"--momentum", "at least 0", "-0.5"});
+  expect_refused({"--momentum=0", "--nesterov"}, {"--momentum", "above 0 with --nesterov"});
+  expect_refused({"--weight_decay=-1"}, {"--weight_decay: expected", "at least 0", "-1"});
   expect_refused({"--sync_batchnorm"}, {"--sync_batchnorm", "BatchNorm", "mlp"});
   expect_refused({"--lr_power=2"}, {"--lr_power", "--schedule=constant", "2"});
   expect_refused({"--lr_warmup=5x"}, {"--lr_warmup", "5e", "5x"});
