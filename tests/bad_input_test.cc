@@ -17,8 +17,10 @@
 namespace gradsync {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kWorker[] = "worker/worker";
 constexpr char kServer[] = "ps_server/ps_server";
@@ -323,6 +325,32 @@ TEST(WorkerBadInputTest, SchedulesThatLackSomethingOrAreToldTooMuch) {
   expect_refused({"--schedule=cosine", "--lr_warmup_steps=10"}, {"--lr_warmup_steps", "10"});
   expect_refused({"--lr_warmup_steps=-1"}, {"--lr_warmup_steps", "-1"});
   expect_refused({"--lr=-1"}, {"--lr", "-1"});
+}
+
+// Were taken in silence, and did nothing.
+TEST(WorkerNoticeTest, WhatIsNeverDueIsSaid) {
+  const std::vector<std::string> job = {"--model=mlp", "--batch_size=4", "--steps=4"};
+  const auto notices = [&job](const std::vector<std::string>& flags) {
+    std::vector<std::string> argv = {kWorker};
+    TestProgram program(With(With(argv, job), flags));
+    EXPECT_EQ(program.Finish().code, 0);
+    return program.err();
+  };
+  EXPECT_THAT(notices({"--evaluate_every=100"}),
+              ElementsAre(AllOf(HasSubstr("--evaluate_every: 100 is never due in a job of 4 steps"),
+                                Not(HasSubstr("average")))));
+  EXPECT_THAT(notices({"--evaluate_every=5", "--ema_decay=0.9"}),
+              ElementsAre(HasSubstr("nor is the average of --ema_decay=0.9 used")));
+  EXPECT_THAT(notices({"--evaluate_every=4"}), ElementsAre());
+  EXPECT_THAT(notices({"--evaluate_every=100", "--evaluate"}), ElementsAre());
+  EXPECT_THAT(
+      notices({"--lr_warmup=1000", "--lr=1"}),
+      ElementsAre(HasSubstr("--lr_warmup: a rise over 1000 steps is not over in a job of 4 steps: "
+                            "its learning rate ends at 0.004 and never gets to 1")));
+  EXPECT_THAT(notices({"--lr_warmup_steps=4"}), ElementsAre());
+  EXPECT_THAT(notices({"--lr_warmup_steps=4", "--lr_warmup_start=0.1"}),
+              ElementsAre(HasSubstr("--lr_warmup: a rise over 4 steps")));
+  EXPECT_THAT(notices({"--lr_warmup_steps=3", "--lr_warmup_start=0.1"}), ElementsAre());
 }
 
 TEST(WorkerBadInputTest, RecipesThatCannotBe) {

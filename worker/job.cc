@@ -224,6 +224,9 @@ class Job {
     if (rank() == 0 && options_.log_every > 0) {
       for (const std::string& line : trainer_->data_remarks()) PrintLine(line);
     }
+    if (rank() == 0) {
+      for (const std::string& line : trainer_->notices()) PrintNotice("worker", line);
+    }
     // Paths may differ, as of folders on each rank's own disk, so what the data are is compared.
     // A split that a rank has no use for is there all the same, as nothing.
     for (const std::string split : {"train", "test"}) {

@@ -265,6 +265,8 @@ class TrainerImpl : public Trainer {
     return remarks;
   }
 
+  std::vector<std::string> notices() const override { return NoticesOn(options_, inputs_); }
+
   std::string split() const override {
     return stage_ == nullptr ? gradients_.split() : SplitToString(stage_->split());
   }
