@@ -116,6 +116,7 @@ class TrainerImpl : public Trainer {
     CheckpointOptions checkpoint = options_.checkpoint;
     checkpoint.data = inputs_.identities;
     checkpoint.data_kind = KindOfData(options_.data);
+    checkpoint.threads = options_.threads;
     GS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(checkpoint, rank_, data.world_size,
                                                             data.dataset_size, inputs_.steps));
     GS_RETURN_IF_ERROR(CheckKeptBytes());
