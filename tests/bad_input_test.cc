@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/deaf_process.h"
+#include "core/base/sanitizers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker_processes.h"
@@ -133,6 +134,43 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
 #endif
   ExpectRefused(kWorker, {"mlp"}, {"mlp"});
 }
+
+// One of them won in silence.
+TEST(WorkerBadInputTest, AWorkerDoesOneTask) {
+  const std::vector<std::string> flags = {"--model=mlp"};
+  ExpectRefused(kWorker, With(flags, {"--describe_model", "--check_data"}),
+                {"--describe_model: expected false with --check_data"});
+  ExpectRefused(kWorker, With(flags, {"--evaluate_only", "--init_from=w.pt", "--describe_model"}),
+                {"--evaluate_only: expected false with --describe_model"});
+  ExpectRefused(kWorker, With(flags, {"--evaluate_only", "--init_from=w.pt", "--check_data"}),
+                {"--evaluate_only: expected false with --check_data"});
+}
+
+// Weights were drawn for a minute beside which there was no room, or LibTorch's words came with its
+// stack.
+TEST(WorkerBadInputTest, ModelsThatDoNotFit) {
+  for (const std::string classes : {"--classes=1000000000000", "--classes=9000000000000000000"}) {
+    ExpectRefused(
+        kWorker, {"--model=mlp", classes},
+        {"--model=mlp, " + classes, "weights, gradients and the optimizer's state: expected",
+         "bytes of memory", ", found "});
+    ExpectRefused(kWorker, {"--model=vgg16", classes, "--describe_model"},
+                  {"--model=vgg16, " + classes, ": weights: expected", "bytes of memory"});
+  }
+  ExpectRefused(kWorker, {"--model=gpt", "--gpt_width=1000000", "--gpt_heads=1", "--batch_size=1"},
+                {"--gpt_width=1000000", "bytes of memory"});
+}
+
+#if !defined(GRADSYNC_ADDRESS_SANITIZER) && !defined(GRADSYNC_THREAD_SANITIZER)
+// Of which the host's memory says nothing. Sanitizers take more addresses than that for themselves.
+TEST(WorkerBadInputTest, ALimitOfTheProcessesMemoryEndsInOneLine) {
+  TestProgram program({"/bin/sh", "-c", "ulimit -v 2500000; exec \"$0\" \"$@\"", kWorker,
+                       "--model=mlp", "--classes=20000000", "--describe_model"});
+  ExpectEnd(&program, kRefused,
+            {"--model=mlp, --classes=20000000: weights: expected at least 2640", "LibTorch: "});
+  for (const std::string& line : program.err()) EXPECT_THAT(line, Not(HasSubstr("frame #")));
+}
+#endif
 
 TEST(WorkerBadInputTest, WhatCannotBeOffloaded) {
   ExpectRefused(kWorker, {"--offload=all"}, {"--offload", "none, optimizer or parameters", "all"});

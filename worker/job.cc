@@ -213,6 +213,7 @@ class Job {
     options_.trainer.checkpoint.say = PrintLine;
     options_.trainer.synchronised =
         options_.join.sync.job.topology != Topology::kLocal || options_.join.mesh.cuts_model();
+    options_.trainer.updates_here = options_.join.sync.job.update == UpdateSite::kWorker;
     options_.trainer.one_pace = options_.join.sync.job.consistency.bulk();
     options_.trainer.stop_before = [this](int64_t step) { return StopBefore(step); };
     options_.trainer.on_evaluation = [this](const EvaluationPoint& point) {
