@@ -367,7 +367,7 @@ TEST(WorkerBadInputTest, SchedulesThatLackSomethingOrAreToldTooMuch) {
 
 // Were taken in silence, and did nothing.
 TEST(WorkerNoticeTest, WhatIsNeverDueIsSaid) {
-  const std::vector<std::string> job = {"--model=mlp", "--batch_size=4", "--steps=4"};
+  const std::vector<std::string> job = {"--model=mlp", "--batch_size=500", "--steps=4"};
   const auto notices = [&job](const std::vector<std::string>& flags) {
     std::vector<std::string> argv = {kWorker};
     TestProgram program(With(With(argv, job), flags));
