@@ -172,6 +172,25 @@ TEST(AgreementTest, EveryOtherFlagThatMustBeTheSame) {
   }
 }
 
+// Was "rank 0 has no such flag", of flags that every worker has.
+TEST(AgreementTest, WhatARankLeavesOutIsNothing) {
+  const std::vector<Difference> differences = {
+      {{},
+       {"--trace=t.pftrace"},
+       "--trace: expected the same on all ranks; rank 0 has nothing, rank 1 has t.pftrace"},
+      {{},
+       {"--evaluate"},
+       "--data (test split): expected the same on all ranks; rank 0 has nothing"}};
+  for (const Difference& d : differences) {
+    SCOPED_TRACE(d.message);
+    WorkerProcesses workers({With(Small(), d.mine), With(Small(), d.theirs)});
+    for (int rank = 0; rank < 2; ++rank) {
+      ExpectRefused(workers[rank], d.message);
+      EXPECT_THAT(workers[rank].err(), ElementsAre(Not(HasSubstr("no such flag"))));
+    }
+  }
+}
+
 TEST(AgreementTest, RanksWithTheSameValueAreNamedTogether) {
   const std::vector<std::string> one = With(Small(), {"--topology=ring", "--lr=0.1"});
   const std::vector<std::string> two = With(Small(), {"--topology=ring", "--lr=0.2"});

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/deaf_process.h"
+#include "core/base/sanitizers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker_processes.h"
@@ -17,8 +18,10 @@
 namespace gradsync {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kWorker[] = "worker/worker";
 constexpr char kServer[] = "ps_server/ps_server";
@@ -90,6 +93,15 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kWorker, {"--device=gpu"}, {"--device", "cpu", "cuda", "gpu"});
   ExpectRefused(kWorker, {"--model=mlp", "--batch_size=0"}, {"batch", "0"});
   ExpectRefused(kWorker, {"--model=mlp", "--threads=0"}, {"--threads", "0"});
+  // Looked hung for a minute.
+  ExpectRefused(kWorker, {"--model=mlp", "--threads=100000"}, {"--threads", "1024", "100000"});
+  ExpectRefused(kWorker, {"--model=mlp", "--log_every=-1"}, {"--log_every", "at least 0", "-1"});
+  ExpectRefused(kWorker, {"--model=mlp", "--attempt=-5"}, {"--attempt", "at least 0", "-5"});
+  ExpectRefused(kWorker, {"--model=mlp", "--timeout=0"}, {"--timeout", "above 0", "\"0\""});
+  ExpectRefused(kWorker, {"--model=mlp", "--timeout=-3s"}, {"--timeout", "above 0", "-3s"});
+  ExpectRefused(kWorker, {"--model=mlp", "--bucket_bytes=0"}, {"--bucket_bytes", "at least 1"});
+  ExpectRefused(kWorker, {"--model=mlp", "--first_bucket_bytes=0"},
+                {"--first_bucket_bytes", "at least 1"});
   ExpectRefused(kWorker, {"--model=mlp", "--steps=-1"}, {"steps", "-1"});
   ExpectRefused(kWorker, {"--failure_timeout=0s"}, {"--failure_timeout", "100ms", "0"});
   ExpectRefused(kWorker, {"--straggler=1"}, {"--straggler", "RANK:FACTOR", "1"});
@@ -122,6 +134,43 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
 #endif
   ExpectRefused(kWorker, {"mlp"}, {"mlp"});
 }
+
+// One of them won in silence.
+TEST(WorkerBadInputTest, AWorkerDoesOneTask) {
+  const std::vector<std::string> flags = {"--model=mlp"};
+  ExpectRefused(kWorker, With(flags, {"--describe_model", "--check_data"}),
+                {"--describe_model: expected false with --check_data"});
+  ExpectRefused(kWorker, With(flags, {"--evaluate_only", "--init_from=w.pt", "--describe_model"}),
+                {"--evaluate_only: expected false with --describe_model"});
+  ExpectRefused(kWorker, With(flags, {"--evaluate_only", "--init_from=w.pt", "--check_data"}),
+                {"--evaluate_only: expected false with --check_data"});
+}
+
+// Weights were drawn for a minute beside which there was no room, or LibTorch's words came with its
+// stack.
+TEST(WorkerBadInputTest, ModelsThatDoNotFit) {
+  for (const std::string classes : {"--classes=1000000000000", "--classes=9000000000000000000"}) {
+    ExpectRefused(
+        kWorker, {"--model=mlp", classes},
+        {"--model=mlp, " + classes, "weights, gradients and the optimizer's state: expected",
+         "bytes of memory", ", found "});
+    ExpectRefused(kWorker, {"--model=vgg16", classes, "--describe_model"},
+                  {"--model=vgg16, " + classes, ": weights: expected", "bytes of memory"});
+  }
+  ExpectRefused(kWorker, {"--model=gpt", "--gpt_width=1000000", "--gpt_heads=1", "--batch_size=1"},
+                {"--gpt_width=1000000", "bytes of memory"});
+}
+
+#if !defined(GRADSYNC_ADDRESS_SANITIZER) && !defined(GRADSYNC_THREAD_SANITIZER)
+// Of which the host's memory says nothing. Sanitizers take more addresses than that for themselves.
+TEST(WorkerBadInputTest, ALimitOfTheProcessesMemoryEndsInOneLine) {
+  TestProgram program({"/bin/sh", "-c", "ulimit -v 2500000; exec \"$0\" \"$@\"", kWorker,
+                       "--model=mlp", "--classes=20000000", "--describe_model"});
+  ExpectEnd(&program, kRefused,
+            {"--model=mlp, --classes=20000000: weights: expected at least 2640", "LibTorch: "});
+  for (const std::string& line : program.err()) EXPECT_THAT(line, Not(HasSubstr("frame #")));
+}
+#endif
 
 TEST(WorkerBadInputTest, WhatCannotBeOffloaded) {
   ExpectRefused(kWorker, {"--offload=all"}, {"--offload", "none, optimizer or parameters", "all"});
@@ -316,6 +365,32 @@ TEST(WorkerBadInputTest, SchedulesThatLackSomethingOrAreToldTooMuch) {
   expect_refused({"--lr=-1"}, {"--lr", "-1"});
 }
 
+// Were taken in silence, and did nothing.
+TEST(WorkerNoticeTest, WhatIsNeverDueIsSaid) {
+  const std::vector<std::string> job = {"--model=mlp", "--batch_size=500", "--steps=4"};
+  const auto notices = [&job](const std::vector<std::string>& flags) {
+    std::vector<std::string> argv = {kWorker};
+    TestProgram program(With(With(argv, job), flags));
+    EXPECT_EQ(program.Finish().code, 0);
+    return program.err();
+  };
+  EXPECT_THAT(notices({"--evaluate_every=100"}),
+              ElementsAre(AllOf(HasSubstr("--evaluate_every: 100 is never due in a job of 4 steps"),
+                                Not(HasSubstr("average")))));
+  EXPECT_THAT(notices({"--evaluate_every=5", "--ema_decay=0.9"}),
+              ElementsAre(HasSubstr("nor is the average of --ema_decay=0.9 used")));
+  EXPECT_THAT(notices({"--evaluate_every=4"}), ElementsAre());
+  EXPECT_THAT(notices({"--evaluate_every=100", "--evaluate"}), ElementsAre());
+  EXPECT_THAT(
+      notices({"--lr_warmup=1000", "--lr=1"}),
+      ElementsAre(HasSubstr("--lr_warmup: a rise over 1000 steps is not over in a job of 4 steps: "
+                            "its learning rate ends at 0.004 and never gets to 1")));
+  EXPECT_THAT(notices({"--lr_warmup_steps=4"}), ElementsAre());
+  EXPECT_THAT(notices({"--lr_warmup_steps=4", "--lr_warmup_start=0.1"}),
+              ElementsAre(HasSubstr("--lr_warmup: a rise over 4 steps")));
+  EXPECT_THAT(notices({"--lr_warmup_steps=3", "--lr_warmup_start=0.1"}), ElementsAre());
+}
+
 TEST(WorkerBadInputTest, RecipesThatCannotBe) {
   const auto expect_refused = [](std::vector<std::string> flags,
                                  const std::vector<std::string>& words) {
@@ -327,6 +402,11 @@ TEST(WorkerBadInputTest, RecipesThatCannotBe) {
   expect_refused({"--label_smoothing=nan"}, {"--label_smoothing", "nan"});
   expect_refused({"--ema_decay=1", "--evaluate"}, {"--ema_decay", "less than 1", "1"});
   expect_refused({"--no_weight_decay=bias,fc9.weight"}, {"--no_weight_decay", "fc9.weight"});
+  expect_refused({"--momentum=1.5"}, {"--momentum: expected at least 0 and less than 1", "1.5"});
+  expect_refused({"--momentum=1"}, {"--momentum", "less than 1"});
+  expect_refused({"--momentum=-0.5"}, {"--momentum", "at least 0", "-0.5"});
+  expect_refused({"--momentum=0", "--nesterov"}, {"--momentum", "above 0 with --nesterov"});
+  expect_refused({"--weight_decay=-1"}, {"--weight_decay: expected", "at least 0", "-1"});
   expect_refused({"--sync_batchnorm"}, {"--sync_batchnorm", "BatchNorm", "mlp"});
   expect_refused({"--lr_power=2"}, {"--lr_power", "--schedule=constant", "2"});
   expect_refused({"--lr_warmup=5x"}, {"--lr_warmup", "5e", "5x"});

@@ -215,6 +215,24 @@ TEST_F(EvaluationTest, ACheckpointWithAnAverageIsJudgedByIt) {
   EXPECT_NE(alone.test_loss(), alone.weights_test_loss());
 }
 
+// --trace was refused with steps of a job of 0, while --tensorboard and --checkpoint were passed over.
+TEST_F(EvaluationTest, WhatToWriteOfTrainingMayStayOnTheCommandLineAndIsNotWritten) {
+  const Flags job = {"--batch_size=100", "--steps=20"};
+  Run(1, 0, With(job, {absl::StrCat("--checkpoint=", folder())}));
+  const std::string outputs = temporary_.path() + "/outputs";
+  std::filesystem::create_directory(outputs);
+  for (const char* trace : {"t.pftrace", "t{rank}.json"}) {
+    const auto alone = Run(1, 0,
+                           With(job, {absl::StrCat("--resume=", folder()), "--evaluate_only",
+                                      absl::StrCat("--trace=", outputs, "/", trace),
+                                      absl::StrCat("--tensorboard=", outputs, "/board"),
+                                      absl::StrCat("--checkpoint=", outputs, "/checkpoints"),
+                                      absl::StrCat("--write_config=", outputs, "/job.yaml")}));
+    EXPECT_EQ(alone.test_samples(), 10000);
+    EXPECT_TRUE(std::filesystem::is_empty(outputs));
+  }
+}
+
 TEST_F(EvaluationTest, AnEvaluationOfNothingIsRefused) {
   const std::vector<std::pair<Flags, std::string>> cases = {
       {{}, "--evaluate_only: expected --init_from=FILE or --resume"},

@@ -7,6 +7,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/flag_effects.h"
+#include "core/base/flag_error.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 #include "core/base/version.h"
@@ -41,6 +42,21 @@ FlagOptions WorkerFlagOptions() {
   options.file_flag = "config";
   options.read_file = [](const std::string& path) { return ReadYamlFlags(UserPath(path), path); };
   return options;
+}
+
+absl::Status CheckOneTask(const std::vector<FlagRecord>& flags) {
+  std::string first;
+  for (const FlagRecord& flag : flags) {
+    const bool is_task =
+        flag.name == "check_data" || flag.name == "describe_model" || flag.name == "evaluate_only";
+    if (!is_task || flag.value != "true") continue;
+    if (!first.empty()) {
+      return FlagError(flag.name, absl::StrCat("false with --", first, ", which ends without it"),
+                       flag.value);
+    }
+    first = flag.name;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckFlagsTogether(const std::vector<FlagRecord>& flags, int rank) {

@@ -16,6 +16,10 @@ namespace gradsync {
 // not.
 FlagOptions WorkerFlagOptions();
 
+// Refuses more than one of --describe_model, --check_data and --evaluate_only, each of which is all
+// that a worker then does. Errors: INVALID_ARGUMENT naming two of them.
+absl::Status CheckOneTask(const std::vector<FlagRecord>& flags);
+
 // Refuses a flag that somebody set and that has no effect beside the others (flag_effects.h). What
 // the command line overrules of a job file is printed as a notice on rank 0. `flags` as they were
 // parsed. Errors: INVALID_ARGUMENT naming the flag, on what its effect depends and what came.

@@ -187,8 +187,12 @@ class Job {
   // store.
   absl::Status Prepare() {
     GS_RETURN_IF_ERROR(Validate(options_));
-    // An evaluation alone has no steps to show: TensorBoard would hide those of the job before.
-    if (options_.trainer.evaluate_only) options_.seeing.tensorboard.clear();
+    // An evaluation alone has no steps to show, and files of the job before stay as they are:
+    // TensorBoard would hide its steps, and its flags would be those of an evaluation.
+    if (options_.trainer.evaluate_only) {
+      options_.seeing = SeeingOptions();
+      options_.flags.write_to.clear();
+    }
     GS_ASSIGN_OR_RETURN(seeing_, Seeing::Create(options_.seeing, rank()));
     options_.join.meet.recorder = options_.trainer.recorder = seeing_->recorder();
     options_.trainer.trace = options_.seeing.kineto;
@@ -209,6 +213,7 @@ class Job {
     options_.trainer.checkpoint.say = PrintLine;
     options_.trainer.synchronised =
         options_.join.sync.job.topology != Topology::kLocal || options_.join.mesh.cuts_model();
+    options_.trainer.updates_here = options_.join.sync.job.update == UpdateSite::kWorker;
     options_.trainer.one_pace = options_.join.sync.job.consistency.bulk();
     options_.trainer.stop_before = [this](int64_t step) { return StopBefore(step); };
     options_.trainer.on_evaluation = [this](const EvaluationPoint& point) {
@@ -220,10 +225,16 @@ class Job {
     if (rank() == 0 && options_.log_every > 0) {
       for (const std::string& line : trainer_->data_remarks()) PrintLine(line);
     }
+    if (rank() == 0) {
+      for (const std::string& line : trainer_->notices()) PrintNotice("worker", line);
+    }
     // Paths may differ, as of folders on each rank's own disk, so what the data are is compared.
-    for (const auto& [split, identity] : trainer_->data()) {
+    // A split that a rank has no use for is there all the same, as nothing.
+    for (const std::string split : {"train", "test"}) {
       const std::string flag = split == "train" ? "data" : absl::StrCat("data (", split, " split)");
-      options_.join.same_on_all_ranks[flag] = identity.ToString();
+      const auto used = trainer_->data().find(split);
+      options_.join.same_on_all_ranks[flag] =
+          used == trainer_->data().end() ? "" : used->second.ToString();
     }
     GS_ASSIGN_OR_RETURN(member_, Join(options_.join));
     PrintUnguarded(options_.join.sync.job.link, member_->group());

@@ -141,7 +141,7 @@ constexpr absl::string_view kOfEachRank[] = {
 FlagTexts FlagsOfAllRanks() {
   FlagTexts flags = FlagValues();
   for (absl::string_view name : kOfEachRank) flags.erase(std::string(name));
-  if (!TracesEachRank()) AddTraceFlags(&flags);
+  AddTraceFlags(&flags);
   return flags;
 }
 
@@ -163,8 +163,25 @@ absl::Status WatchFromOutside(JobOptions* job) {
   return absl::OkStatus();
 }
 
+// Of the flags above, what no other part looks at.
+absl::Status CheckOwnFlags() {
+  const int attempt = absl::GetFlag(FLAGS_attempt);
+  if (attempt < -1) {
+    return FlagError("attempt", "at least 0, or -1 for the launcher's", absl::StrCat(attempt));
+  }
+  const absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
+  if (timeout <= absl::ZeroDuration()) {
+    return FlagError("timeout", "a time above 0", absl::FormatDuration(timeout));
+  }
+  const int64_t log_every = absl::GetFlag(FLAGS_log_every);
+  if (log_every < 0) return FlagError("log_every", "at least 0", absl::StrCat(log_every));
+  return absl::OkStatus();
+}
+
 // Flags win over the launcher's variables.
 absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
+  GS_RETURN_IF_ERROR(CheckOneTask(flags));
+  GS_RETURN_IF_ERROR(CheckOwnFlags());
   GS_RETURN_IF_ERROR(ResolveRecipeDefaults(&flags));
   JobOptions job;
   const int server_tasks = absl::GetFlag(FLAGS_server_tasks);

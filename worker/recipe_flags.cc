@@ -1,5 +1,6 @@
 #include "worker/recipe_flags.h"
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,7 +15,7 @@
 #include "worker/train/recipe.h"
 
 ABSL_FLAG(std::string, optimizer, "sgd", "optimizer: sgd, adam or adamw");
-ABSL_FLAG(double, momentum, 0.9, "momentum of sgd");
+ABSL_FLAG(double, momentum, 0.9, "momentum of sgd, at least 0 and less than 1");
 ABSL_FLAG(bool, nesterov, false, "use Nesterov's momentum with sgd");
 ABSL_FLAG(
     absl::optional<double>, weight_decay, absl::nullopt,
@@ -86,6 +87,23 @@ absl::StatusOr<OptimizerKind> KindFromFlag() {
   return FlagError("optimizer", "sgd, adam or adamw", name);
 }
 
+// What OptimizerSpec::Validate() would refuse by its own names, and a momentum by which steps grow
+// for ever.
+absl::Status CheckGroup(OptimizerKind kind, const OptimizerGroup& group) {
+  if (!(group.weight_decay >= 0 && std::isfinite(group.weight_decay))) {
+    return FlagError("weight_decay", "a finite number of at least 0",
+                     absl::StrCat(group.weight_decay));
+  }
+  if (kind != OptimizerKind::kSgd) return absl::OkStatus();
+  if (!(group.momentum >= 0 && group.momentum < 1)) {
+    return FlagError("momentum", "at least 0 and less than 1", absl::StrCat(group.momentum));
+  }
+  if (group.nesterov && group.momentum == 0) {
+    return FlagError("momentum", "above 0 with --nesterov", "0");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<OptimizerSpec> OptimizerFromFlags() {
   OptimizerSpec spec;
   GS_ASSIGN_OR_RETURN(spec.kind, KindFromFlag());
@@ -93,6 +111,7 @@ absl::StatusOr<OptimizerSpec> OptimizerFromFlags() {
   group.weight_decay = absl::GetFlag(FLAGS_weight_decay).value_or(DefaultWeightDecay(spec.kind));
   group.momentum = absl::GetFlag(FLAGS_momentum);
   group.nesterov = absl::GetFlag(FLAGS_nesterov);
+  GS_RETURN_IF_ERROR(CheckGroup(spec.kind, group));
   spec.groups.push_back(group);
   return spec;
 }

@@ -85,8 +85,9 @@ bool TracesEachRank() {
 }
 
 void AddTraceFlags(FlagTexts* flags) {
-  (*flags)["trace"] = absl::GetFlag(FLAGS_trace);
-  (*flags)["trace_steps"] = absl::GetFlag(FLAGS_trace_steps);
+  const bool together = !TracesEachRank();
+  (*flags)["trace"] = together ? absl::GetFlag(FLAGS_trace) : "";
+  (*flags)["trace_steps"] = together ? absl::GetFlag(FLAGS_trace_steps) : "";
 }
 
 absl::StatusOr<SeeingOptions> SeeingFromFlags(int rank) {

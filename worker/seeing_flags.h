@@ -15,7 +15,7 @@ absl::StatusOr<SeeingOptions> SeeingFromFlags(int rank);
 // rank 0 writes the trace of all.
 bool TracesEachRank();
 
-// The trace's flags, for the comparison of ranks.
+// The trace's flags, for the comparison of ranks; empty where each rank has its own, or none.
 void AddTraceFlags(FlagTexts* flags);
 
 }  // namespace gradsync

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/byte_sizes.h"
+#include "core/base/flag_error.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 #include "core/base/straggler.h"
@@ -54,7 +55,7 @@ ABSL_FLAG(bool, weight_copies, true,
 ABSL_FLAG(bool, tf32, false, "let a GPU compute fp32 convolutions and matrix products in TF32");
 ABSL_FLAG(bool, allow_nonfinite, false,
           "go on when the loss or the parameters are infinite or NaN, instead of failing");
-ABSL_FLAG(int, threads, 1, "compute threads of this worker");
+ABSL_FLAG(int, threads, 1, "compute threads of this worker, at most 1024");
 ABSL_FLAG(bool, cudnn_benchmark, gradsync::TrainerOptions().cudnn_benchmark,
           "on a GPU: let cuDNN time its algorithms at the first step and take the fastest");
 ABSL_FLAG(int, loader_threads, 0,
@@ -70,6 +71,13 @@ ABSL_FLAG(
     "several hosts");
 
 namespace gradsync {
+namespace {
+
+// More than any host's cores by far, and few enough to be started in no time.
+constexpr int kMostThreads = 1024;
+
+}  // namespace
+
 absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   TrainerOptions options;
   options.model.name = absl::GetFlag(FLAGS_model);
@@ -98,9 +106,15 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   options.plan.first_bucket_bytes = absl::GetFlag(FLAGS_first_bucket_bytes).bytes;
   options.plan.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes).bytes;
   GS_ASSIGN_OR_RETURN(options.straggler, Straggler::Parse(absl::GetFlag(FLAGS_straggler)));
-  if (options.threads < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--threads: expected at least 1, found ", options.threads));
+  if (options.threads < 1 || options.threads > kMostThreads) {
+    return FlagError("threads", absl::StrCat("1 to ", kMostThreads), absl::StrCat(options.threads));
+  }
+  if (options.plan.bucket_bytes < 1) {
+    return FlagError("bucket_bytes", "at least 1", absl::StrCat(options.plan.bucket_bytes));
+  }
+  if (options.plan.first_bucket_bytes < 1) {
+    return FlagError("first_bucket_bytes", "at least 1",
+                     absl::StrCat(options.plan.first_bucket_bytes));
   }
   if (options.loader_threads < 0) {
     return absl::InvalidArgumentError(

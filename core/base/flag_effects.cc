@@ -64,7 +64,11 @@ std::string Why(const FlagEffect& row, const Records& flags) {
       continue;
     }
     with.push_back(absl::StrCat("--", one.flag, "=", value));
-    if (one.is) meant.push_back(absl::StrCat("--", one.flag, "=", List(one.values, "or")));
+    std::vector<std::string> values;  // An empty word would leave a gap in the line.
+    for (const std::string& each : one.values) {
+      if (!each.empty()) values.push_back(each);
+    }
+    if (one.is) meant.push_back(absl::StrCat("--", one.flag, "=", List(values, "or")));
   }
   std::vector<std::string> parts;
   if (!with.empty()) parts.push_back(absl::StrCat("with ", List(with, "and")));

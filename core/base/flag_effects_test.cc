@@ -23,6 +23,7 @@ const std::vector<FlagEffect> kTable = {
     {"ema_decay", {{"evaluate", false, {"false"}}, {"checkpoint", false, {""}}}, {"0"}},
     {"fused", {{"device", false, {"cpu"}}}},
     {"fused", {{"layout", true, {"last"}}}},
+    {"weights", {{"resume", true, {"none", "", "auto"}}}, {""}},
 };
 
 // The flags of a program, each with the origin given, the others at their defaults.
@@ -33,7 +34,8 @@ std::vector<FlagRecord> Flags(const std::vector<FlagRecord>& set) {
       {"evaluate", "false", "default"}, {"fused", "true", "default"},
       {"image_size", "0", "default"},   {"layout", "first", "default"},
       {"momentum", "0.9", "default"},   {"nesterov", "false", "default"},
-      {"optimizer", "sgd", "default"}};
+      {"optimizer", "sgd", "default"},  {"resume", "none", "default"},
+      {"weights", "", "default"}};
   for (const FlagRecord& one : set) {
     for (FlagRecord& flag : flags) {
       if (flag.name == one.name) flag = one;
@@ -69,6 +71,13 @@ TEST(FlagEffectsTest, WhatIsSetInVainIsRefusedWithTheReason) {
   EXPECT_EQ(Refusal({Given("fused", "true"), Given("device", "cuda")}),
             "--fused: expected to be left out with --layout=first (it is for --layout=last), "
             "found \"true\"");
+}
+
+// Was "it is for --resume=none,  or auto".
+TEST(FlagEffectsTest, AnEmptyWordIsNotListed) {
+  EXPECT_EQ(Refusal({Given("weights", "w.pt"), Given("resume", "base")}),
+            "--weights: expected to be left out with --resume=base (it is for --resume=none or "
+            "auto), found \"w.pt\"");
 }
 
 TEST(FlagEffectsTest, WhatHasAnEffectOrPromisesNothingIsTaken) {

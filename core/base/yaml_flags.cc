@@ -23,6 +23,8 @@ constexpr size_t kMostSettings = 10000;
 // And a section can be in itself.
 constexpr int kDeepest = 50;
 
+constexpr char kWithoutNul[] = "a text without NUL bytes";
+
 constexpr char kQuoted[] = "!";  // the tag of a text in quotes
 
 // Whether readers of YAML take these plain words for a boolean or, as Python spells it, for nothing.
@@ -37,6 +39,9 @@ absl::Status Unexpected(absl::string_view name, const YAML::Mark& mark, absl::st
   return absl::InvalidArgumentError(
       absl::StrCat(name, ":", mark.line + 1, ": ", what, "expected ", expected, ", found ", found));
 }
+
+// Whoever takes a text for one of C's reads it up to there.
+bool HasNul(const std::string& text) { return text.find('\0') != text.npos; }
 
 absl::string_view KindOf(const YAML::Node& node) {
   switch (node.Type()) {
@@ -133,6 +138,9 @@ class Reader {
   }
 
   absl::Status ReadEntry(const YAML::Node& key, const YAML::Node& value) {
+    if (HasNul(key.Scalar())) {
+      return Unexpected(name_, key.Mark(), "", "the name of a flag", "one with a NUL byte");
+    }
     FlagSetting setting;
     setting.name = key.Scalar();
     setting.line = key.Mark().line + 1;
@@ -142,6 +150,9 @@ class Reader {
     }
     if (value.IsScalar()) {
       setting.value = value.Scalar();
+      if (HasNul(setting.value)) {
+        return Unexpected(name_, value.Mark(), setting.name + ": ", kWithoutNul, "one");
+      }
       if (value.Tag() != kQuoted && IsWord(setting.value)) setting.kind = FlagSetting::Kind::kWord;
     } else if (value.IsSequence()) {
       setting.kind = FlagSetting::Kind::kList;
@@ -169,6 +180,9 @@ class Reader {
     for (const YAML::Node& element : list) {
       if (!element.IsScalar()) {
         return Unexpected(name_, element.Mark(), key + ": ", "texts in the list", KindOf(element));
+      }
+      if (HasNul(element.Scalar())) {
+        return Unexpected(name_, element.Mark(), key + ": ", kWithoutNul, "one");
       }
       // Flags have their lists as one text.
       if (absl::StrContains(element.Scalar(), ',')) {

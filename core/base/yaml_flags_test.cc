@@ -146,6 +146,11 @@ TEST_F(YamlFlagsTest, WhatIsWrongIsOneLineWithFileAndLine) {
       // Was taken for a heading.
       {"a: &a {lr: 1}\nb:\n  <<: *a\n  lr: 2",
        "job.yaml:3: <<: expected the name of a flag or of a section, found YAML's merge key; "},
+      // Was read up to there.
+      {"lr: 1\nmodel: \"a\\0b\"",
+       "job.yaml:2: model: expected a text without NUL bytes, found one"},
+      {"milestones: [a, \"\\0\"]", "job.yaml:1: milestones: expected a text without NUL bytes"},
+      {"\"mod\\0el\": mlp", "job.yaml:1: expected the name of a flag, found one with a NUL byte"},
       {"[a, b]: 1", "job.yaml:1: expected the name of a flag, found a list"},
   };
   for (const auto& [yaml, expected] : cases) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
 #include "c10/util/Exception.h"
+#include "core/base/first_line.h"
 #include "core/base/status_macros.h"
 #include "gradsync/ddp/flat_parameters.h"
 #include "gradsync/ddp/name_list.h"
@@ -114,7 +115,7 @@ absl::Status RunUserCode(const std::function<void()>& forward_backward) {
     return absl::InternalError(
         absl::StrCat("forward_backward threw: ", error.what_without_backtrace()));
   } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("forward_backward threw: ", error.what()));
+    return absl::InternalError(absl::StrCat("forward_backward threw: ", FirstLine(error.what())));
   } catch (...) {
     return absl::InternalError("forward_backward threw something that is no std::exception");
   }

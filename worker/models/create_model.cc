@@ -1,10 +1,16 @@
 #include "worker/models/create_model.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/first_line.h"
 #include "core/base/flag_error.h"
+#include "core/base/process_limits.h"
 #include "core/base/status_macros.h"
 #include "worker/models/gpt.h"
 #include "worker/models/mlp.h"
@@ -93,6 +99,54 @@ absl::StatusOr<std::shared_ptr<Model>> CreateMlp(const ModelOptions& options) {
   return MakeMlp(mlp);
 }
 
+// In numbers that may be beyond those of an integer.
+double LeastParameters(const ModelOptions& options) {
+  const ModelEntry* const entry = FindModel(options.name);
+  if (entry == nullptr) return 0;
+  const double classes =
+      static_cast<double>(options.classes == 0 ? kClassesWithoutData : options.classes);
+  const double width = static_cast<double>(options.gpt_width);
+  switch (entry->family) {
+    case ModelFamily::kResNet:
+      return classes * (entry->resnet.bottleneck ? 2049 : 513);
+    case ModelFamily::kVgg:
+      return classes * 4097;
+    case ModelFamily::kViT:
+      return classes * static_cast<double>(VitOptions().width + 1);
+    case ModelFamily::kGpt:
+      return (2 * classes + static_cast<double>(options.gpt_context) +
+              12 * static_cast<double>(options.gpt_layers) * width) *
+             width;
+    case ModelFamily::kMlp:
+      break;
+  }
+  double parameters = 0;
+  double in =
+      3.0 * static_cast<double>(options.image_size) * static_cast<double>(options.image_size);
+  for (int64_t hidden : options.hidden) {
+    parameters += (in + 1) * static_cast<double>(hidden);
+    in = static_cast<double>(hidden);
+  }
+  return parameters + (in + 1) * classes;
+}
+
+uint64_t LeastBytes(const ModelOptions& options, int times) {
+  // So that the largest numbers still are some of an integer.
+  return static_cast<uint64_t>(
+      std::clamp(LeastParameters(options) * sizeof(float) * times, 0.0, 9e18));
+}
+
+// The flags that make it large.
+std::string SizeFlags(const ModelOptions& options) {
+  std::string flags = absl::StrCat("--model=", options.name, ", --classes=", options.classes);
+  const ModelEntry* const entry = FindModel(options.name);
+  if (entry != nullptr && entry->family == ModelFamily::kGpt) {
+    absl::StrAppend(&flags, ", --gpt_width=", options.gpt_width,
+                    ", --gpt_layers=", options.gpt_layers, ", --gpt_context=", options.gpt_context);
+  }
+  return flags;
+}
+
 absl::StatusOr<std::shared_ptr<Model>> CreateByName(const ModelOptions& options) {
   const ModelEntry* const entry = FindModel(options.name);
   if (entry == nullptr) {
@@ -116,6 +170,10 @@ absl::StatusOr<std::shared_ptr<Model>> CreateByName(const ModelOptions& options)
 
 }  // namespace
 
+absl::Status CheckModelMemory(const ModelOptions& options, absl::string_view what, int times) {
+  return CheckMemory(absl::StrCat(SizeFlags(options), ": ", what), LeastBytes(options, times));
+}
+
 absl::StatusOr<std::shared_ptr<Model>> CreateModel(const ModelOptions& given) {
   ModelOptions options = given;
   if (options.classes == 0) options.classes = kClassesWithoutData;
@@ -131,7 +189,15 @@ absl::StatusOr<std::shared_ptr<Model>> CreateModel(const ModelOptions& given) {
   if (!(dropout >= 0 && dropout < 1)) {
     return FlagError("dropout", "at least 0 and less than 1", absl::StrCat(dropout));
   }
-  GS_ASSIGN_OR_RETURN(std::shared_ptr<Model> model, CreateByName(options));
+  GS_RETURN_IF_ERROR(CheckModelMemory(options, "weights", /*times=*/1));
+  std::shared_ptr<Model> model;
+  try {
+    GS_ASSIGN_OR_RETURN(model, CreateByName(options));
+  } catch (const std::exception& e) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(SizeFlags(options), ": weights: expected at least ", LeastBytes(options, 1),
+                     " bytes of memory, found: LibTorch: ", FirstLine(e.what())));
+  }
   model->set_activation_checkpointing(options.activation_checkpointing);
   return model;
 }

@@ -44,6 +44,9 @@ struct CheckpointOptions {
   // (KindOfData()), by which checkpoints from before identities were kept are compared.
   std::map<std::string, DataIdentity> data;
   std::string data_kind;
+  // That compute on this rank, TrainerOptions::threads; with another number than before sums may be
+  // rounded otherwise, which is said and no more. 0: nobody asks.
+  int threads = 0;
 
   // Told on rank 0 what was resumed or written, and what could not be removed, in a line each. May
   // be null.

@@ -242,6 +242,10 @@ absl::Status Checkpointer::CheckState(const JobState& state) const {
     return FlagError("data", as_in(absl::StrCat(state.samples, " samples")),
                      absl::StrCat(samples_, " samples"));
   }
+  if (state.threads > 0 && options_.threads > 0 && state.threads != options_.threads) {
+    Say(absl::StrCat("--threads: ", options_.threads, ", was ", state.threads, " in ",
+                     start_->path(), ": sums within an operation may be rounded otherwise"));
+  }
   if (state.step > steps_) {
     return FlagError("steps", as_in(absl::StrCat("at least ", state.step)), absl::StrCat(steps_));
   }
@@ -488,6 +492,7 @@ absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
   state.samples = samples_;
   state.chunk_bytes = ddp.plan().chunk_bytes();
   state.flags = options_.job;
+  state.threads = options_.threads;
   state.data = options_.data;
   state.residuals = ddp.plan().codec().sparse();
   const bool is_best = options_.best && tested.has_value() &&

@@ -7,9 +7,11 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "core/base/temporary_folder.h"
 #include "core/group/side_channel.h"
 #include "core/sync/local_sync.h"
@@ -28,8 +30,10 @@ namespace gradsync {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class CheckpointerTest : public ::testing::Test {
@@ -84,6 +88,21 @@ TEST_F(CheckpointerTest, TheSizeOfChunksIsThatOfTheJobThatGoesOn) {
   Train(Options(4));
   // Which the next checkpoint has, too.
   EXPECT_EQ(Bind(Options(6))->trainer->plan().chunk_bytes(), 4096);
+}
+
+// launch gives --threads by the host's cores, so that another host rounds otherwise.
+TEST_F(CheckpointerTest, OtherThreadsThanBeforeAreSaid) {
+  Train(Options(/*steps=*/2));
+  std::vector<std::string> lines;
+  TrainerOptions options = Options(4);
+  options.checkpoint.say = [&](absl::string_view line) { lines.push_back(std::string(line)); };
+  Bind(options);
+  EXPECT_THAT(lines, Not(Contains(HasSubstr("--threads"))));
+  options.threads = 2;
+  Bind(options);
+  EXPECT_THAT(lines, Contains(AllOf(StartsWith("--threads: 2, was 1 in "),
+                                    EndsWith("/step_00000002: sums within an operation may be "
+                                             "rounded otherwise"))));
 }
 
 // Images that were added or removed changed the order of all, and where the job went on in it.

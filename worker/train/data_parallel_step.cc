@@ -8,6 +8,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
+#include "core/base/first_line.h"
 #include "core/base/status_macros.h"
 #include "gradsync/ddp/flat_parameters.h"
 #include "torch/csrc/autograd/autograd.h"
@@ -23,7 +24,7 @@ constexpr int64_t kFigureBytes = 2 * sizeof(float);
 int64_t Bytes(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
 
 absl::Status Thrown(absl::string_view what, const std::exception& e) {
-  return absl::InternalError(absl::StrCat(what, ": LibTorch: ", e.what()));
+  return absl::InternalError(absl::StrCat(what, ": LibTorch: ", FirstLine(e.what())));
 }
 
 }  // namespace

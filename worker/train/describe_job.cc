@@ -6,6 +6,7 @@
 #include "ATen/ops/zeros.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/first_line.h"
 #include "core/base/status_macros.h"
 #include "worker/models/create_model.h"
 #include "worker/models/describe_model.h"
@@ -30,7 +31,8 @@ absl::StatusOr<std::string> DescribeJob(const TrainerOptions& options) {
   try {
     return DescribeModel(options.model.name, *model, ExampleOf(data));
   } catch (const std::exception& e) {
-    return absl::InternalError(absl::StrCat("describing the model: LibTorch: ", e.what()));
+    return absl::InternalError(
+        absl::StrCat("describing the model: LibTorch: ", FirstLine(e.what())));
   }
 }
 

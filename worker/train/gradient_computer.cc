@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "core/base/activity.h"
+#include "core/base/first_line.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace_recorder.h"
 #include "core/pipeline/split.h"
@@ -72,7 +73,7 @@ absl::Status GradientComputer::SeedModel(int64_t step, int64_t micro_batch) {
   try {
     model_->BeginStep(StepSeed(options_.seed, replica_, step, micro_batch));
   } catch (const std::exception& e) {
-    return absl::InternalError(absl::StrCat("step ", step, ": LibTorch: ", e.what()));
+    return absl::InternalError(absl::StrCat("step ", step, ": LibTorch: ", FirstLine(e.what())));
   }
   return absl::OkStatus();
 }
@@ -195,7 +196,8 @@ absl::StatusOr<BatchFigures> GradientComputer::AddGradients(const StepOptions& s
   try {
     return ForwardBackward(batch);
   } catch (const std::exception& e) {
-    return absl::InternalError(absl::StrCat("step ", step.step, ": LibTorch: ", e.what()));
+    return absl::InternalError(
+        absl::StrCat("step ", step.step, ": LibTorch: ", FirstLine(e.what())));
   }
 }
 
@@ -221,7 +223,8 @@ absl::Status GradientComputer::Count(const BatchFigures& own, bool last, FigureS
     if (!last) return absl::OkStatus();
     figures = sum->OfStep();
   } catch (const std::exception& e) {
-    return absl::InternalError(absl::StrCat("the figures of a step: LibTorch: ", e.what()));
+    return absl::InternalError(
+        absl::StrCat("the figures of a step: LibTorch: ", FirstLine(e.what())));
   }
   return reports_.AddFigures(figures);
 }

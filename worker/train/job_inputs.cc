@@ -1,5 +1,6 @@
 #include "worker/train/job_inputs.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -105,6 +106,32 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
                      " steps, found ", options.warmup_steps));
   }
   return inputs;
+}
+
+std::vector<std::string> NoticesOn(const TrainerOptions& options, const JobInputs& inputs) {
+  std::vector<std::string> notices;
+  if (options.evaluate_only) return notices;
+  const std::string of_job = absl::StrCat("a job of ", inputs.steps, " steps");
+  if (options.evaluate_every > inputs.steps && !options.evaluate) {
+    std::string line =
+        absl::StrCat("--evaluate_every: ", options.evaluate_every, " is never due in ", of_job);
+    if (options.ema_decay > 0 && !options.checkpoint.wanted()) {
+      absl::StrAppend(&line, ", nor is the average of --ema_decay=", options.ema_decay, " used");
+    }
+    notices.push_back(absl::StrCat(line, "; --evaluate measures after the last step"));
+  }
+  // The first step with the whole rate, the job's first being 0.
+  const RecipeOptions& recipe = inputs.recipe;
+  const int64_t risen = recipe.warmup_start.has_value()
+                            ? recipe.warmup_steps
+                            : std::max<int64_t>(1, recipe.warmup_steps) - 1;
+  if (recipe.warmup_steps > 0 && risen >= inputs.steps) {
+    notices.push_back(absl::StrCat("--lr_warmup: a rise over ", recipe.warmup_steps,
+                                   " steps is not over in ", of_job, ": its learning rate ends at ",
+                                   LearningRate(recipe, inputs.steps - 1), " and never gets to ",
+                                   recipe.base));
+  }
+  return notices;
 }
 
 }  // namespace gradsync

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker/data/data_identity.h"
@@ -36,6 +37,10 @@ struct JobInputs {
 // Checks the options and opens the data. Blocks while it reads. Errors: INVALID_ARGUMENT naming the
 // flag, what was expected and what came; those of OpenDataset().
 absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank, int world_size);
+
+// What of `options` will do nothing in a job of so many steps, though nothing is wrong with it, a line
+// each that begins with the flag: an evaluation that is never due, a warm-up that never ends. Pure.
+std::vector<std::string> NoticesOn(const TrainerOptions& options, const JobInputs& inputs);
 
 }  // namespace gradsync
 

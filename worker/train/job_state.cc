@@ -124,6 +124,7 @@ std::map<std::string, std::string> EncodeNumbers(const JobState& state) {
     metadata["loss_scale_good_steps"] = absl::StrCat(state.loss_scaler->good_steps);
   }
   if (state.samples > 0) metadata["samples"] = absl::StrCat(state.samples);
+  if (state.threads > 0) metadata["threads"] = absl::StrCat(state.threads);
   if (state.chunk_bytes.has_value()) metadata["chunk_bytes"] = absl::StrCat(*state.chunk_bytes);
   for (const auto& [flag, value] : state.flags) metadata[absl::StrCat(kFlag, flag)] = value;
   for (const auto& [split, identity] : state.data) {
@@ -139,7 +140,7 @@ absl::Status DecodeNumbers(const std::map<std::string, std::string>& metadata, J
     return Damaged(absl::StrCat("expected version ", kVersionNumber));
   }
   Reader reader(metadata);
-  int64_t world_size = 0, residuals = 0;
+  int64_t world_size = 0, residuals = 0, threads = 0;
   reader.Read("step", &state->step);
   reader.Read("epoch", &state->epoch);
   reader.Read("position", &state->position);
@@ -156,12 +157,14 @@ absl::Status DecodeNumbers(const std::map<std::string, std::string>& metadata, J
     reader.Read("loss_scale_good_steps", &state->loss_scaler->good_steps);
   }
   if (reader.Has("samples")) reader.Read("samples", &state->samples);
+  if (reader.Has("threads")) reader.Read("threads", &threads);
   if (reader.Has("chunk_bytes")) {
     state->chunk_bytes.emplace();
     reader.Read("chunk_bytes", &*state->chunk_bytes);
   }
   state->world_size = static_cast<int>(world_size);
   state->residuals = residuals != 0;
+  state->threads = static_cast<int>(threads);
   for (const auto& [key, value] : metadata) {
     absl::string_view flag = key;
     if (absl::ConsumePrefix(&flag, kFlag)) state->flags[std::string(flag)] = value;

@@ -34,6 +34,7 @@ struct JobState {
   int64_t samples = 0;  // of the dataset; 0 in files from before it was kept
   // Plan::chunk_bytes(), which bits depend on; none in files from before it was kept.
   absl::optional<int64_t> chunk_bytes;
+  int threads = 0;                  // rank 0's, of computation; 0 in files from before it was kept
   std::vector<std::string> random;  // by rank, RandomState()
   bool residuals = false;           // whether each rank has a file of its own, of residuals
 

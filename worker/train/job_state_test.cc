@@ -38,6 +38,7 @@ JobState State() {
   state.world_size = 2;
   state.samples = 50000;
   state.chunk_bytes = 96 << 10;
+  state.threads = 3;
   state.random = {"first", ""};
   state.best_step = 80;
   state.best_accuracy = 0.1;
@@ -64,6 +65,7 @@ TEST(JobStateTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(read->world_size, state.world_size);
   EXPECT_EQ(read->samples, state.samples);
   EXPECT_EQ(read->chunk_bytes, state.chunk_bytes);
+  EXPECT_EQ(read->threads, 3);
   EXPECT_EQ(read->random, state.random);
   EXPECT_EQ(read->best_step, state.best_step);
   EXPECT_EQ(read->best_accuracy, state.best_accuracy);

@@ -14,6 +14,7 @@
 #include "absl/types/optional.h"
 #include "core/base/activity.h"
 #include "core/base/deadline.h"
+#include "core/base/first_line.h"
 #include "core/base/flag_error.h"
 #include "core/base/monotonic_time.h"
 #include "core/base/status_macros.h"
@@ -105,6 +106,7 @@ class TrainerImpl : public Trainer {
       GS_RETURN_IF_ERROR(
           CheckSlices(model, mesh.size(MeshDimension::kTensor), options_.pipeline.split_sequence));
     }
+    GS_RETURN_IF_ERROR(CheckRoomFor(model));
     GS_ASSIGN_OR_RETURN(model_, CreateModel(model));
     model_->train();
     GS_ASSIGN_OR_RETURN(group_of_,
@@ -117,6 +119,7 @@ class TrainerImpl : public Trainer {
     CheckpointOptions checkpoint = options_.checkpoint;
     checkpoint.data = inputs_.identities;
     checkpoint.data_kind = KindOfData(options_.data);
+    checkpoint.threads = options_.threads;
     GS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(checkpoint, rank_, data.world_size,
                                                             data.dataset_size, inputs_.steps));
     GS_RETURN_IF_ERROR(CheckKeptBytes());
@@ -270,6 +273,8 @@ class TrainerImpl : public Trainer {
     return remarks;
   }
 
+  std::vector<std::string> notices() const override { return NoticesOn(options_, inputs_); }
+
   std::string split() const override {
     return stage_ == nullptr ? gradients_.split() : SplitToString(stage_->split());
   }
@@ -342,12 +347,24 @@ class TrainerImpl : public Trainer {
     return absl::OkStatus();
   }
 
+  // Before minutes are spent on weights beside which there is no room for what else a step needs.
+  // A rank that trains a part of the model on the host takes less.
+  absl::Status CheckRoomFor(const ModelOptions& model) const {
+    const bool whole = options_.gpu == nullptr && !options_.evaluate_only &&
+                       !options_.shard_parameters && !options_.pipeline.mesh.cuts_model();
+    if (!whole) return absl::OkStatus();  // CreateModel() looks for the weights' own.
+    const int slots = options_.updates_here ? static_cast<int>(SlotNames(optimizer_).size()) : 0;
+    return CheckModelMemory(
+        model, slots > 0 ? "weights, gradients and the optimizer's state" : "weights and gradients",
+        2 + slots + (options_.ema_decay > 0 ? 1 : 0));
+  }
+
   absl::Status MoveModel() {
     try {
       model_->to(device_);
     } catch (const std::exception& e) {
       return absl::InternalError(
-          absl::StrCat("moving the model to ", device_.str(), ": ", e.what()));
+          absl::StrCat("moving the model to ", device_.str(), ": ", FirstLine(e.what())));
     }
     return absl::OkStatus();
   }

@@ -130,6 +130,9 @@ class Trainer {
   // What a user should know of that, a line each (ImageDataset::remarks()).
   virtual std::vector<std::string> data_remarks() const = 0;
 
+  // What of the flags will do nothing in this job, a line each.
+  virtual std::vector<std::string> notices() const = 0;
+
   // The blocks before which stages begin, as --split takes them; empty without stages.
   virtual std::string split() const = 0;
 };

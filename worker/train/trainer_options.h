@@ -102,7 +102,8 @@ struct TrainerOptions {
   std::function<void(const EvaluationPoint& point)> on_evaluation;
   // False: each worker trains by itself (topology local), with a side channel of its own alone.
   bool synchronised = true;
-  bool one_pace = true;  // false: workers are at different steps at a time (ssp, asp)
+  bool one_pace = true;      // false: workers are at different steps at a time (ssp, asp)
+  bool updates_here = true;  // this rank keeps the optimizer's state of its whole model
   // Owners alone keep parameters; the model's blocks are gathered one by one (sharded_step.h).
   bool shard_parameters = false;
   PlanOptions plan;               // bucket and chunk sizes; the world size is filled in
