@@ -44,7 +44,11 @@ absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Create(const std::string& 
   // The stream waits until a pipe has room.
   fcntl(*opened, F_SETFL, fcntl(*opened, F_GETFL) & ~O_NONBLOCK);
   std::FILE* const file = fdopen(*opened, "w");
-  if (file == nullptr) return absl::ErrnoToStatus(errno, path);
+  if (file == nullptr) {
+    const absl::Status status = absl::ErrnoToStatus(errno, path);
+    close(*opened);
+    return status;
+  }
   return absl::WrapUnique(new EventFile(path, file));
 }
 

@@ -161,13 +161,13 @@ TEST(WorkerBadInputTest, ModelsThatDoNotFit) {
                 {"--gpt_width=1000000", "bytes of memory"});
 }
 
-#if !defined(GRADSYNC_ADDRESS_SANITIZER) && !defined(GRADSYNC_THREAD_SANITIZER)
+#if !defined(GRADSYNC_ADDRESS_SANITIZER) && !defined(GRADSYNC_THREAD_SANITIZER) && \
+    !defined(GRADSYNC_CUDA)
 // Of which the host's memory says nothing. Sanitizers take more addresses than that for themselves.
 TEST(WorkerBadInputTest, ALimitOfTheProcessesMemoryEndsInOneLine) {
   TestProgram program({"/bin/sh", "-c", "ulimit -v 2500000; exec \"$0\" \"$@\"", kWorker,
                        "--model=mlp", "--classes=20000000", "--describe_model"});
-  ExpectEnd(&program, kRefused,
-            {"--model=mlp, --classes=20000000: weights: expected at least 2640", "LibTorch: "});
+  ExpectEnd(&program, kRefused, {"--model=mlp, --classes=20000000: weights: expected ", "2640"});
   for (const std::string& line : program.err()) EXPECT_THAT(line, Not(HasSubstr("frame #")));
 }
 #endif

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """What those see who run jobs and watch them: signals, exit codes, metrics, health, logs (docs/operations.md)."""
+import fcntl
 import glob
 import json
 import os
@@ -439,7 +440,9 @@ class OperationsTest(unittest.TestCase):
         err = self.folder / f"{len(self.processes)}.err"
         with open(err, "w") as file:
             process = subprocess.Popen([str(word) for word in argv], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file,
-                                       start_new_session=True)
+                                       start_new_session=True, bufsize=0)
+        # So that the program waits for this one, however slow that is.
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
         process.err = err
         self.processes.append(process)
         process.stdout.readline()

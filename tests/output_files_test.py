@@ -169,7 +169,7 @@ class OutputFilesTest(unittest.TestCase):
         job = f"{WORKER} {' '.join(JOB)} --steps=300 --log_every=0"
         fifo, copy = self.folder / "pipe", self.folder / "copy"
         os.mkfifo(fifo)
-        for what in (f"cat {fifo} > {copy} & {job} --metrics_json={fifo} && wait",
+        for what in (f"exec 3<>{fifo}; cat {fifo} > {copy} 3>&- & {job} --metrics_json={fifo} && exec 3>&- && wait",
                      f"{job} --metrics_json=>(cat > {copy}; touch {copy}.whole) && until [ -e {copy}.whole ]; do sleep 0.01; done",
                      f"{job} --metrics_json=/dev/stdout | sed -n '/^{{/,$p' > {copy}"):
             with self.subTest(what):

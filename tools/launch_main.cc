@@ -83,6 +83,7 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, const ParsedFlag
     GS_RETURN_IF_ERROR(CheckNoneIsOwn(flags.words, parsed.flags));
     GS_RETURN_IF_ERROR(CheckNoneIsOfOneWorker(flags.words, job.workers, job.servers));
     job.tell_local_rank = true;
+    job.may_end_at_once = true;
     GS_ASSIGN_OR_RETURN(job.worker_binary, FindRunfile(argv0, "worker/worker"));
   }
   if (job.server_binary.empty() && job.servers > 0) {

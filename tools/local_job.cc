@@ -153,7 +153,7 @@ class LocalJob {
       if (!address.empty()) return std::string(absl::StripAsciiWhitespace(address));
       // One that failed is judged with the others.
       const bool done = !member.running() && member.process->exit_status()->ok();
-      if (done && !member.is_server && !options_.collect_metrics) {
+      if (done && !member.is_server && options_.may_end_at_once) {
         EndAsDone();
         return "";
       }

@@ -53,6 +53,10 @@ struct LocalJobOptions {
   // Whether each process writes --metrics_json; the result then has the files' contents.
   bool collect_metrics = false;
 
+  // Whether rank 0 may end with 0 before it says where it listens, as a worker does that only checks
+  // data or describes a model; the job is over then, and well. If not, that is a failure.
+  bool may_end_at_once = false;
+
   // Longest wait for a process to say where it listens.
   absl::Duration start_timeout = absl::Seconds(60);
   // After a failure the others have this long to notice by themselves, so that they can say what

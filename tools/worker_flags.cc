@@ -116,7 +116,7 @@ std::vector<std::string> WorkerFlags::SecurityOfServers() const {
 }
 
 std::vector<std::string> FlagsBehindDashes() {
-  std::vector<std::string> flags = {"interface"};
+  std::vector<std::string> flags = {"interface", "run_id"};
   const std::vector<FlagTopic> topics = WorkerTopics();
   // The first says who a worker is, which is for the launcher to say.
   for (size_t i = 1; i < topics.size(); ++i) {
@@ -127,7 +127,9 @@ std::vector<std::string> FlagsBehindDashes() {
 
 std::vector<std::string> FlagsOfOneWorker() {
   std::vector<std::string> flags = WorkerTopics()[0].flags;
-  flags.erase(std::remove(flags.begin(), flags.end(), "interface"), flags.end());
+  for (const char* not_given : {"interface", "run_id", "server_tasks"}) {
+    flags.erase(std::remove(flags.begin(), flags.end(), not_given), flags.end());
+  }
   return flags;
 }
 

@@ -267,12 +267,20 @@ absl::Status CheckOutputs(const JobOptions& job) {
     outputs.push_back({"write_config", job.flags.write_to});
     outputs.push_back({"trace", job.seeing.trace.path});
   }
+  const bool writes_no_more = job.trainer.evaluate_only;
+  if (writes_no_more) {
+    outputs.erase(std::remove_if(outputs.begin(), outputs.end(),
+                                 [](const NamedFile& output) {
+                                   return output.flag == "trace" || output.flag == "write_config";
+                                 }),
+                  outputs.end());
+  }
   GS_RETURN_IF_ERROR(CheckDistinct(outputs, {{"init_from", job.trainer.checkpoint.init_from}}));
   GS_RETURN_IF_ERROR(CheckWritable("metrics_json", job.metrics_json));
   GS_RETURN_IF_ERROR(CheckWritable("metrics_port_file", job.live_metrics.port_file));
   if (job.join.meet.rank != 0) return absl::OkStatus();
   GS_RETURN_IF_ERROR(CheckWritable("port_file", port_file));
-  return CheckWritable("write_config", job.flags.write_to);
+  return writes_no_more ? absl::OkStatus() : CheckWritable("write_config", job.flags.write_to);
 }
 
 // Returns the exit code.
@@ -297,7 +305,6 @@ int main(int argc, char** argv) {
   gradsync::RaiseFileLimit();
   gradsync::ParsedFlags parsed =
       gradsync::ParseFlagsWithOriginsOrExit(argc, argv, gradsync::WorkerFlagOptions());
-  gradsync::OutliveReaders();  // from here on: a --help that is cut off is no failure
   const std::vector<std::string>& positional = parsed.positional;
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
   absl::StatusOr<gradsync::JobOptions> job = gradsync::JobOptionsFromFlags(std::move(parsed.flags));
@@ -311,6 +318,7 @@ int main(int argc, char** argv) {
   if (job.ok() && gradsync::WantsDataCheck()) {
     return gradsync::ExitCode("worker", gradsync::CheckData(job->trainer));
   }
+  gradsync::OutliveReaders();  // what only shows something may be cut off
   if (job.ok()) gradsync::PrintDroppedBinding(*job);
   gradsync::JobOutcome outcome;
   outcome.status = job.ok() ? gradsync::CheckOutputs(*job) : job.status();

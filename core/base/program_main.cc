@@ -60,17 +60,21 @@ void HandleFirstSignal(int signal) {
 }
 
 // A parent may have blocked them, which a program inherits.
+void UnblockEndingSignals() {
+  sigset_t ending;
+  sigemptyset(&ending);
+  for (int signal : EndingSignals()) sigaddset(&ending, signal);
+  pthread_sigmask(SIG_UNBLOCK, &ending, nullptr);
+}
+
 void HandleEndingSignals(void (*handler)(int)) {
-  sigset_t handled;
-  sigemptyset(&handled);
   for (int signal : EndingSignals()) {
-    sigaddset(&handled, signal);
     struct sigaction action = {};
     action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
     sigaction(signal, &action, nullptr);
   }
-  pthread_sigmask(SIG_UNBLOCK, &handled, nullptr);
+  UnblockEndingSignals();
 }
 
 // Of the user, or of this process's for an empty name; empty where the system knows none.
@@ -154,6 +158,7 @@ void CatchInterrupts() { HandleEndingSignals(HandleSignal); }
 void CatchFirstInterrupt() { HandleEndingSignals(HandleFirstSignal); }
 
 void EndBySignalsAsFirstProcess() {
+  UnblockEndingSignals();
   if (getpid() != 1) return;
   HandleEndingSignals([](int caught) { _exit(128 + caught); });
 }

@@ -337,16 +337,18 @@ const Candidate* SettleContradiction(const Environment& env,
   for (const Candidate& other : candidates) {
     const int other_size = SizeOf(env, other.size);
     if (&other <= chosen || !other.complete() || other_size == size || other_size == 0) continue;
-    // A shell that torchrun has started, or a pod of PyTorchJob, has variables of one worker. But
-    // Slurm starts torchruns more often than they start it: tasks may be jobs of one worker each.
-    const bool started_by_slurm =
-        other.launcher == Launcher::kSlurm && env.Has("TORCHELASTIC_RUN_ID");
-    const bool take_other = size == 1 && other_size > 1 && !started_by_slurm;
+    // A pod of PyTorchJob has variables of one worker, which mpirun and srun leave to what they
+    // start. But tasks may be jobs of one worker each, as Slurm and MPI start torchrun more often
+    // than the other way round, and MPI in a step of Slurm has numbers of its own.
+    const bool taken_for_a_pods =
+        chosen->launcher == Launcher::kTorchrun && !env.Has("TORCHELASTIC_RUN_ID");
+    const bool take_other = size == 1 && other_size > 1 && taken_for_a_pods;
     if (!take_other && IsNested(env, *chosen, other)) continue;
     const Candidate* const taken = take_other ? &other : chosen;
     *notice = absl::StrCat(chosen->size, "=", size, " and ", other.size, "=", other_size,
                            " contradict each other: this process goes by the variables of ",
-                           LauncherName(taken->launcher));
+                           LauncherName(taken->launcher),
+                           take_other ? "; --world_size=1 says that one worker is meant" : "");
     return taken;
   }
   return chosen;

@@ -277,15 +277,16 @@ TEST(LaunchEnvironmentTest, TheSetOfOneWorkerYieldsToALaterOneOfSeveral) {
   EXPECT_EQ(mpi->world_size, 4);
   EXPECT_EQ(mpi->notice,
             "WORLD_SIZE=1 and OMPI_COMM_WORLD_SIZE=4 contradict each other: this process goes by "
-            "the variables of Open MPI");
+            "the variables of Open MPI; --world_size=1 says that one worker is meant");
   EXPECT_EQ(Detect(With(kMpich, alone))->launcher, Launcher::kMpich);
   EXPECT_EQ(Detect(With(kSlurm, alone))->launcher, Launcher::kSlurm);
+  // mpirun -n 1 in a step of Slurm, and torchruns of one worker in tasks of MPI.
   EXPECT_EQ(Detect(With(kSlurm, {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}))->launcher,
-            Launcher::kSlurm);
+            Launcher::kMpich);
   const auto torchrun = Detect(
       With(kOpenMpi, With(kTorchrun, {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}})));
   ASSERT_TRUE(torchrun.ok()) << torchrun.status();
-  EXPECT_EQ(torchrun->master, "node0:1235");  // torchrun itself is at 1234
+  EXPECT_EQ(torchrun->launcher, Launcher::kTorchrun);
   // What is garbled or incomplete counts for nothing.
   EXPECT_EQ(Detect(With(alone, {{"PMI_SIZE", "2"}}))->launcher, Launcher::kTorchrun);
   EXPECT_EQ(Detect(With(kMpich, With(alone, {{"PMI_SIZE", "x"}})))->launcher, Launcher::kTorchrun);

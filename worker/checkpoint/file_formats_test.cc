@@ -672,6 +672,12 @@ TEST(FitWeightsTest, AnAverageIsMeantOnlyWhereNothingElseIs) {
   }
 }
 
+// Asked the last of no parts what to say.
+TEST(FitWeightsTest, WeightsOfTheFileItselfMayHaveAnotherDictBeside) {
+  ExpectFits(Fit({DictOf("", Behind("")), DictOf("model_ema", Behind(""))}),
+             "names of the file itself (--init_key=model_ema takes \"model_ema\")");
+}
+
 TEST(FitWeightsTest, OfTwoSpellingsOfANameNoneIsDroppedWithoutAWord) {
   std::vector<TensorShape> two = Behind("", {{"fc.module.bias", {6}}});
   ExpectFits(Fit({DictOf("", two)}), "not read: fc.module.bias");

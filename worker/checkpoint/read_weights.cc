@@ -296,8 +296,8 @@ class Fitting {
     if (place_.rank >= kAverage) {
       // Weights that lack a few tensors may have been meant all the same.
       const auto other = std::find_if(places.begin(), places.end(), [&](const Place& each) {
-        return each.rank < kAverage && each.names < place_.names && 2 * each.names >= deciding_ &&
-               each.dict != place_.dict;
+        return each.rank < kAverage && each.names < place_.names && !each.dict->key.empty() &&
+               2 * each.names >= deciding_ && each.dict != place_.dict;
       });
       if (other != places.end()) {
         alternatives_.insert(absl::StrCat("--init_key=", Shown(other->dict->key), " has ",
@@ -391,7 +391,9 @@ class Fitting {
         }
         passed_.push_back(Shown(name == rest ? before->name : entry.name));
       }
-      if (name != rest && added) inner_wrappers_ = true;
+    }
+    for (const auto& [name, entry] : entries_) {
+      if (entry->name.substr(place_.prefix.size()) != name) inner_wrappers_ = true;
     }
     return absl::OkStatus();
   }
@@ -457,6 +459,7 @@ class Fitting {
   std::string Account() const {
     std::vector<std::string> parts = PlaceParts();
     if (!alternatives_.empty()) {
+      if (parts.empty()) parts.push_back("names of the file itself");
       parts.back() += absl::StrCat(" (", absl::StrJoin(alternatives_, "; "), ")");
     }
     if (inner_wrappers_) parts.push_back("names without those of wrappers inside");

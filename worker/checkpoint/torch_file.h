@@ -18,7 +18,7 @@ namespace gradsync {
 absl::StatusOr<std::string> EncodeTorchFile(const std::vector<HostTensor>& tensors);
 
 // The dict that torch.save, or LibTorch's torch::pickle_save, wrote, and the dicts that it has under
-// strings, down to the third level. Other values beside weights, such as an optimizer's state or
+// strings, down to the fifth level. Other values beside weights, such as an optimizer's state or
 // objects of any class, are passed over. What torch.load would read is read with the same values,
 // whatever strides a tensor has and whichever storage it shares, or refused by name. Reads nothing
 // outside `file` and runs nothing in it; the tensors that are read take at most four times its

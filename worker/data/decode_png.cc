@@ -37,9 +37,6 @@ class Decoder {
     }
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
     png_set_read_fn(png_, this, Read);
-    // Pillow reads pixels whose checksums are wrong.
-    png_set_crc_action(png_, PNG_CRC_WARN_USE, PNG_CRC_WARN_USE);
-    png_set_option(png_, PNG_IGNORE_ADLER32, PNG_OPTION_ON);
     png_read_info(png_, info_);
     return true;
   }
@@ -52,6 +49,9 @@ class Decoder {
   // Asks libpng for three bytes a pixel.
   bool Start() {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
+    // Pillow reads pixels whose checksums are wrong; of what stands before them it checks those.
+    png_set_crc_action(png_, PNG_CRC_WARN_USE, PNG_CRC_WARN_USE);
+    png_set_option(png_, PNG_IGNORE_ADLER32, PNG_OPTION_ON);
     const int kind = png_get_color_type(png_, info_), bits = png_get_bit_depth(png_, info_);
     if (kind == PNG_COLOR_TYPE_GRAY && bits == 16) png_error(png_, kSixteenBitGrey);
     if (bits == 16) png_set_strip_16(png_);

@@ -63,6 +63,10 @@ absl::Status RefuseCheckpointAsFolder(FileSystem& files, const std::string& fold
   const std::string path = FollowLink(files, Absolute(folder));
   const absl::Status found = Checkpoint::Open(files, path).status();
   if (!found.ok() && !absl::IsDataLoss(found)) return absl::OkStatus();  // it has no manifest
+  // Of others' files one may have that name.
+  if (!found.ok() && !std::filesystem::exists(absl::StrCat(path, "/", kState))) {
+    return absl::OkStatus();
+  }
   std::error_code error;
   const std::filesystem::path whole = std::filesystem::canonical(path, error).parent_path();
   const std::string given = folder.substr(0, folder.find_last_not_of('/') + 1);
@@ -105,6 +109,7 @@ absl::StatusOr<std::string> EncodeResiduals(const RankState& state) {
 
 absl::StatusOr<RankState> DecodeResiduals(absl::string_view file) {
   GS_ASSIGN_OR_RETURN(const Safetensors content, DecodeSafetensors(file));
+  if (!content.unread.empty()) return content.unread.begin()->second;
   RankState state;
   for (const HostTensor& tensor : content.tensors) {
     if (tensor.type != ElementType::kFloat32) {
@@ -134,9 +139,11 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const Checkpo
   std::unique_ptr<Checkpointer> checkpointer(
       new Checkpointer(options, rank, world_size, samples, steps));
   if (rank != 0) return checkpointer;
-  GS_RETURN_IF_ERROR(RefuseCheckpointAsFolder(*checkpointer->files_, options.folder));
   // An evaluation alone writes nothing, and may be of a job that is under way.
-  if (!options.weights_only) GS_RETURN_IF_ERROR(checkpointer->TakeFolder());
+  if (!options.weights_only) {
+    GS_RETURN_IF_ERROR(RefuseCheckpointAsFolder(*checkpointer->files_, options.folder));
+    GS_RETURN_IF_ERROR(checkpointer->TakeFolder());
+  }
   GS_RETURN_IF_ERROR(checkpointer->FindStart());
   if (!checkpointer->Writes()) return checkpointer;
   const absl::Status probed = checkpointer->folder_.Probe();

@@ -64,6 +64,11 @@ class Checkpointer {
   // by it. Errors: as Create().
   absl::Status LoadWeights(torch::nn::Module& module);
 
+  // Whether LoadWeights() reads them from the file that init_from names. False on ranks other than 0.
+  bool starts_from_weights() const {
+    return rank_ == 0 && !start_.has_value() && !options_.init_from.empty();
+  }
+
   // Collective over the job's ranks, after LoadWeights(), while `module` is whole on all of them:
   // gives it rank 0's parameters and buffers. DistributedDataParallel::Create() does so among ranks
   // that train the same part of a model together; this is for jobs in which other ranks have other

@@ -124,7 +124,7 @@ class TrainerImpl : public Trainer {
                                                             data.dataset_size, inputs_.steps));
     GS_RETURN_IF_ERROR(CheckKeptBytes());
     GS_RETURN_IF_ERROR(checkpointer_->LoadWeights(*model_));
-    if (rank_ == 0 && !checkpoint.init_from.empty() && !options_.allow_nonfinite) {
+    if (checkpointer_->starts_from_weights() && !options_.allow_nonfinite) {
       GS_RETURN_IF_ERROR(CheckFiniteWeights(checkpoint.init_from, *model_));
     }
     const int slots = static_cast<int>(SlotNames(optimizer_).size()) + (options_.ema_decay > 0);
@@ -354,9 +354,12 @@ class TrainerImpl : public Trainer {
                        !options_.shard_parameters && !options_.pipeline.mesh.cuts_model();
     if (!whole) return absl::OkStatus();  // CreateModel() looks for the weights' own.
     const int slots = options_.updates_here ? static_cast<int>(SlotNames(optimizer_).size()) : 0;
-    return CheckModelMemory(
-        model, slots > 0 ? "weights, gradients and the optimizer's state" : "weights and gradients",
-        2 + slots + (options_.ema_decay > 0 ? 1 : 0));
+    const int gradients = options_.plan.slots.gradients == 0 ? 1 : 0;  // else a few buckets' alone
+    return CheckModelMemory(model,
+                            gradients > 0 && slots > 0
+                                ? "weights, gradients and the optimizer's state"
+                                : "weights and what a step needs beside them",
+                            1 + gradients + slots + (options_.ema_decay > 0 ? 1 : 0));
   }
 
   absl::Status MoveModel() {

@@ -51,13 +51,14 @@ def planes(image):
     return data[0::3] + data[1::3] + data[2::3]
 
 
-def png(width, height, bits, kind, rows, palette=b"", crc=0):
-    """A PNG that Pillow cannot write: rows of bytes as the format has them. `crc`: added to the checksum of the pixels."""
+def png(width, height, bits, kind, rows, palette=b"", crc=0, palette_crc=0, adler=0):
+    """A PNG that Pillow cannot write: rows of bytes as the format has them. What is added to checksums makes them wrong."""
     def chunk(name, data, more=0):
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data) + more & 0xffffffff)
     header = struct.pack(">IIBBBBB", width, height, bits, kind, 0, 0, 0)
     body = zlib.compress(b"".join(b"\0" + row for row in rows))
-    colours = chunk(b"PLTE", palette) if palette else b""
+    body = body[:-4] + struct.pack(">I", struct.unpack(">I", body[-4:])[0] + adler & 0xffffffff)
+    colours = chunk(b"PLTE", palette, palette_crc) if palette else b""
     return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + colours + chunk(b"IDAT", body, crc) +
             chunk(b"IEND", b""))
 
@@ -93,6 +94,7 @@ def make_kinds(folder):
     (folder / "palette_of_8_bits_too_short.png").write_bytes(png(6, 4, 8, 3, [bytes((0, 1, 2, 77, 200, 255))] * 4, two))
     (folder / "palette_of_4_bits_too_short.png").write_bytes(png(6, 4, 4, 3, [bytes((0x01, 0x2a, 0xf0))] * 4, two))
     (folder / "wrong_checksum.png").write_bytes(png(4, 5, 16, 2, deep, crc=1))
+    (folder / "wrong_sum_of_zlib.png").write_bytes(png(4, 5, 16, 2, deep, adler=1))
 
     for path in sorted(folder.iterdir()):
         (folder / f"{path.name}.rgb").write_bytes(Image.open(path).convert("RGB").tobytes())
@@ -103,6 +105,13 @@ def make_kinds(folder):
                 (folder / f"{path.name}.{eighths}.rgb").write_bytes(image.convert("RGB").tobytes())
     grey16 = [struct.pack(">4H", *(9000 * x for x in range(4)))] * 3
     (folder / "grey_of_16_bits.png").write_bytes(png(4, 3, 16, 0, grey16))
+    damaged = folder / "wrong_checksum_of_palette.png"
+    damaged.write_bytes(png(2, 1, 8, 3, [b"\0\1"], two, palette_crc=1))
+    try:
+        Image.open(damaged).load()
+        raise AssertionError("Pillow reads it")
+    except (SyntaxError, OSError):
+        pass
 
 
 def evaluation(image, size):
