@@ -465,7 +465,7 @@ class AttackTest(Case):
                         [join.SerializeToString() for join in joins] + [b"\xff" * 50]]
 
     def test_malformed_calls_and_mute_streams_leave_a_job_alone(self):
-        steps = 400 + MUTE_STREAMS
+        steps = 2400 + MUTE_STREAMS
         undisturbed, _, _ = self.job("before", steps)
         expected = hash_of(self, undisturbed)
         processes, store, address = self.job("job", steps)
