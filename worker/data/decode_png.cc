@@ -49,9 +49,8 @@ class Decoder {
   // Asks libpng for three bytes a pixel.
   bool Start() {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
-    // Pillow reads pixels whose checksums are wrong; of what stands before them it checks those.
+    // Pillow does not look at the checksums of chunks of pixels; zlib does at those of its own.
     png_set_crc_action(png_, PNG_CRC_WARN_USE, PNG_CRC_WARN_USE);
-    png_set_option(png_, PNG_IGNORE_ADLER32, PNG_OPTION_ON);
     const int kind = png_get_color_type(png_, info_), bits = png_get_bit_depth(png_, info_);
     if (kind == PNG_COLOR_TYPE_GRAY && bits == 16) png_error(png_, kSixteenBitGrey);
     if (bits == 16) png_set_strip_16(png_);

@@ -92,7 +92,7 @@ TEST_F(ImageFolderTest, EveryKindIsDecodedAsPillowDoes) {
   MAKE("kinds");
   int compared = 0;
   for (const std::string& name : ImagesIn(path())) {
-    if (name == "grey_of_16_bits.png" || name == "wrong_checksum_of_palette.png") continue;
+    if (name == "grey_of_16_bits.png" || absl::StartsWith(name, "damaged_")) continue;
     SCOPED_TRACE(name);
     const std::string file = ReadBytes(File(name));
     const auto decoded = DecodeImage(file, {});
@@ -111,7 +111,7 @@ TEST_F(ImageFolderTest, EveryKindIsDecodedAsPillowDoes) {
       EXPECT_TRUE(BytesOf(small->image.pixels) == ReadBytes(scaled)) << eighths;
     }
   }
-  EXPECT_EQ(compared, 22);
+  EXPECT_EQ(compared, 21);
 }
 
 TEST_F(ImageFolderTest, FewerRowsAreTheFirstOnes) {
@@ -136,7 +136,8 @@ TEST_F(ImageFolderTest, WhatCannotBeReadIsRefusedWithAReason) {
     return std::string(status.message());
   };
   EXPECT_THAT(why(ReadBytes(File("grey_of_16_bits.png"))), HasSubstr("16-bit grey"));
-  EXPECT_THAT(why(ReadBytes(File("wrong_checksum_of_palette.png"))), HasSubstr("CRC"));
+  EXPECT_THAT(why(ReadBytes(File("damaged_palette.png"))), HasSubstr("CRC"));
+  EXPECT_THAT(why(ReadBytes(File("damaged_zlib.png"))), HasSubstr("is a PNG that cannot be read"));
   EXPECT_THAT(why(""), HasSubstr("neither a JPEG nor a PNG"));
   EXPECT_THAT(why("GIF89a and more"), HasSubstr("neither a JPEG nor a PNG"));
   for (const std::string& name : ImagesIn(path())) {
