@@ -405,7 +405,8 @@ TEST(TorchFileTest, ObjectsOfAnyClassAreNoObstacle) {
   for (const std::string& object : objects) {
     const std::string rest = OneTensor(6, 0, Number(6), Number(1)).substr(3);
     const std::string pickle = absl::StrCat("\x80\x02}", Text("args"), object, "s", rest);
-    const auto dicts = OpenTorchFile(FileWith(pickle));
+    const std::string file = FileWith(pickle);
+    const auto dicts = OpenTorchFile(file);
     ASSERT_TRUE(dicts.ok()) << dicts.status() << " for " << object;
     ASSERT_EQ(dicts->at(0).entries.size(), 2u) << object;
     EXPECT_FALSE(dicts->at(0).entries[0].weight) << object;
@@ -421,8 +422,9 @@ TEST(TorchFileTest, AClassMadeFromDictIsADict) {
   const std::string rest = OneTensor(6, 0, Number(6), Number(1)).substr(3);
   for (const std::string& made :
        {Call("mine\nDict", ""), std::string("cmine\nDict\n)\x81"), Call("addict\nDict", "")}) {
-    const auto dicts = OpenTorchFile(
-        FileWith(absl::StrCat("\x80\x02}", Text("model"), made, "(", Text("lr"), "K\x01us", rest)));
+    const std::string file =
+        FileWith(absl::StrCat("\x80\x02}", Text("model"), made, "(", Text("lr"), "K\x01us", rest));
+    const auto dicts = OpenTorchFile(file);
     ASSERT_TRUE(dicts.ok()) << dicts.status();
     ASSERT_EQ(dicts->size(), 2u);
     EXPECT_EQ(dicts->at(1).key, "model");
@@ -435,7 +437,8 @@ TEST(TorchFileTest, LongKeysAreNoNames) {
   const std::string rest = OneTensor(6, 0, Number(6), Number(1)).substr(3);
   std::string entries = Text(std::string(1 << 20, '.')) + "q\x01K\x01";
   for (int i = 0; i < 100000; ++i) entries += "h\x01K\x01";
-  const auto dicts = OpenTorchFile(FileWith(absl::StrCat("\x80\x02}(", entries, "u", rest)));
+  const std::string file = FileWith(absl::StrCat("\x80\x02}(", entries, "u", rest));
+  const auto dicts = OpenTorchFile(file);
   ASSERT_TRUE(dicts.ok()) << dicts.status();
   EXPECT_EQ(dicts->at(0).entries.size(), 1u);
 }
