@@ -111,7 +111,7 @@ class Fault:
             elif fault == "halfclose":
                 self.half_close(pid)
             elif fault == "disk":
-                pass  # it was full from the beginning
+                self.job.fill_disk(pid)
             elif fault == "partition":
                 self.job.lab.cut(self.job.host(draw.victim), self.job.host(draw.other))
         except (ProcessLookupError, FileNotFoundError):

@@ -211,7 +211,7 @@ class Job:
 
     def begin(self):
         if self.draw.fault == "disk":
-            self.mount_full_disk()
+            self.mount_small_disk()
         if self.draw.launched:
             self.by_launch()
         else:
@@ -311,10 +311,23 @@ class Job:
             return []
         return [name for name, process in self.processes.items() if runs(process.pid)]
 
-    def mount_full_disk(self):
+    def fill_disk(self, pid):
+        """Takes all room of the small disk, and what a checkpoint that is removed leaves, until the process has noticed."""
+        with open(self.mounted / "filler", "ab", buffering=0) as filler:
+            deadline = time.monotonic() + 1
+            while runs(pid) and time.monotonic() < deadline:
+                with contextlib.suppress(OSError):
+                    while True:
+                        filler.write(bytes(1 << 16))
+                with contextlib.suppress(OSError):
+                    while True:
+                        filler.write(bytes(1 << 12))
+                time.sleep(0.001)
+
+    def mount_small_disk(self):
         path = self.folder / "full"
         path.mkdir()
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "chaos", path], stderr=subprocess.DEVNULL)
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "chaos", path], stderr=subprocess.DEVNULL)
         if done.returncode != 0:
             raise NotPossible("needs root to mount a small disk")
         self.mounted = path
