@@ -99,6 +99,15 @@ TEST_F(ImageFolderJobTest, BitsAreThoseOfSeedsWhateverPreparesAndSynchronises) {
   EXPECT_NE(seeded.params_sha256(), ring.params_sha256());
 }
 
+// Of its one split it said so twice, or not at all.
+TEST_F(ImageFolderJobTest, AnEvaluationAloneSaysOnceWhichImagesItHas) {
+  const std::string kept = path() + "/kept";
+  Train(1, 0, {"--checkpoint=" + kept});
+  EXPECT_THAT(out_, Contains(HasSubstr(" training images of ")).Times(1));
+  Train(1, 0, {"--resume=" + kept, "--evaluate_only"});
+  EXPECT_THAT(out_, Contains(HasSubstr(" test images of ")).Times(1));
+}
+
 TEST_F(ImageFolderJobTest, CropAndOrderAreAsTheFlagsSay) {
   const auto resized = Train(1, 0, {});
   EXPECT_EQ(resized.sampler(), "gradsync");

@@ -265,9 +265,11 @@ class TrainerImpl : public Trainer {
 
   std::vector<std::string> data_remarks() const override {
     std::vector<std::string> remarks;
-    for (const ImageDataset* split : {inputs_.train.get(), inputs_.test.get()}) {
+    // An evaluation alone has one split in both places.
+    const ImageDataset* const test = inputs_.test == inputs_.train ? nullptr : inputs_.test.get();
+    for (const ImageDataset* split :
+         {static_cast<const ImageDataset*>(inputs_.train.get()), test}) {
       if (split == nullptr) continue;
-      if (split == inputs_.test.get() && inputs_.train == inputs_.test) continue;
       for (std::string& line : split->remarks()) remarks.push_back(std::move(line));
     }
     return remarks;
