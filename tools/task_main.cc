@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -115,9 +114,7 @@ int Become(const char* argv0, const ParsedFlags& parsed) {
   std::vector<char*> argv;
   for (const std::string& word : *command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
-  std::signal(SIGPIPE, SIG_DFL);  // as that program expects it
   execv(argv[0], argv.data());
-  OutliveReaders();
   PrintError("task", absl::StrCat(argv[0], ": ", std::strerror(errno)));
   return 1;
 }
@@ -134,6 +131,5 @@ int main(int argc, char** argv) {
   options.given = gradsync::FlagsOfOneWorker();
   options.version = gradsync::VersionText("task");
   const gradsync::ParsedFlags flags = gradsync::ParseFlagsWithOriginsOrExit(argc, argv, options);
-  gradsync::OutliveReaders();
   return gradsync::Become(argv[0], flags);
 }

@@ -141,29 +141,31 @@ absl::Status CheckNoneIsOfOneWorker(const std::vector<std::string>& words, int w
         absl::StrCat("--", flag, ": expected to be left out, as launch's --", own, "=", number,
                      ", before --, says it to each worker, found \"", value, "\" behind --"));
   };
+  const std::vector<std::string> given = FlagsOfOneWorker();
   for (const std::string& word : words) {
     if (!absl::StartsWith(word, "-")) continue;
     const std::string name = NameOf(word);
+    if (std::find(given.begin(), given.end(), name) == given.end()) continue;
     const std::string value = LastValue(words, NameAsWritten(word));
-    if (name == "world_size" && value != absl::StrCat(workers)) {
+    if (name == "world_size") {
+      if (value == absl::StrCat(workers)) continue;
       return said_by(name, "workers", workers, value);
     }
-    // Beside servers that are started, even the right number makes workers wait for others.
-    if (name == "num_servers" && (servers > 0 || value != "0")) {
+    if (name == "num_servers") {
+      // Beside servers that are started, even the right number makes workers wait for others.
+      if (servers == 0 && value == "0") continue;
       return said_by(name, "servers", servers, value);
     }
-    if (name == "servers" && (servers > 0 || !absl::StrContains(value, ':'))) {
+    if (name == "servers") {
+      if (servers == 0 && absl::StrContains(value, ':')) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("--servers: expected before --, as launch tells each worker where its "
                        "servers are, found ",
                        "\"", value, "\" behind --"));
     }
-    if (name == "rank" || name == "local_rank" || name == "master" || name == "port_file" ||
-        name == "attempt") {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--", name,
-          ": expected to be left out, as launch gives each worker its own, found behind --"));
-    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--", name,
+        ": expected to be left out, as launch gives each worker its own, found behind --"));
   }
   return absl::OkStatus();
 }

@@ -187,12 +187,6 @@ class Job {
   // store.
   absl::Status Prepare() {
     GS_RETURN_IF_ERROR(Validate(options_));
-    // An evaluation alone has no steps to show, and files of the job before stay as they are:
-    // TensorBoard would hide its steps, and its flags would be those of an evaluation.
-    if (options_.trainer.evaluate_only) {
-      options_.seeing = SeeingOptions();
-      options_.flags.write_to.clear();
-    }
     GS_ASSIGN_OR_RETURN(seeing_, Seeing::Create(options_.seeing, rank()));
     options_.join.meet.recorder = options_.trainer.recorder = seeing_->recorder();
     options_.trainer.trace = options_.seeing.kineto;

@@ -243,6 +243,12 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   GS_RETURN_IF_ERROR(CheckFlagsTogether(flags, meet.rank));
   job.flags = EffectiveFlagsFrom(std::move(flags), job.join);
   GS_ASSIGN_OR_RETURN(job.seeing, SeeingFromFlags(meet.rank));
+  // An evaluation alone has no steps to show, and files of the job before stay as they are:
+  // TensorBoard would hide its steps, and its flags would be those of an evaluation.
+  if (job.trainer.evaluate_only) {
+    job.seeing = SeeingOptions();
+    job.flags.write_to.clear();
+  }
   GS_RETURN_IF_ERROR(WatchFromOutside(&job));
   return job;
 }
@@ -267,20 +273,12 @@ absl::Status CheckOutputs(const JobOptions& job) {
     outputs.push_back({"write_config", job.flags.write_to});
     outputs.push_back({"trace", job.seeing.trace.path});
   }
-  const bool writes_no_more = job.trainer.evaluate_only;
-  if (writes_no_more) {
-    outputs.erase(std::remove_if(outputs.begin(), outputs.end(),
-                                 [](const NamedFile& output) {
-                                   return output.flag == "trace" || output.flag == "write_config";
-                                 }),
-                  outputs.end());
-  }
   GS_RETURN_IF_ERROR(CheckDistinct(outputs, {{"init_from", job.trainer.checkpoint.init_from}}));
   GS_RETURN_IF_ERROR(CheckWritable("metrics_json", job.metrics_json));
   GS_RETURN_IF_ERROR(CheckWritable("metrics_port_file", job.live_metrics.port_file));
   if (job.join.meet.rank != 0) return absl::OkStatus();
   GS_RETURN_IF_ERROR(CheckWritable("port_file", port_file));
-  return writes_no_more ? absl::OkStatus() : CheckWritable("write_config", job.flags.write_to);
+  return CheckWritable("write_config", job.flags.write_to);
 }
 
 // Returns the exit code.

@@ -49,11 +49,12 @@ std::string Quoted(string_view text) { return absl::StrCat("\"", Shown(text), "\
 
 string_view LastPart(string_view name) { return name.substr(name.rfind('.') + 1); }
 
-// Names in a line, not more than `most`.
-std::string Listed(const std::vector<std::string>& names, size_t most) {
-  const size_t shown = std::min(most, names.size());
-  return absl::StrCat(absl::StrJoin(names.begin(), names.begin() + shown, ", "),
-                      shown < names.size() ? absl::StrCat(", ... (", names.size(), ")") : "");
+// Names or numbers in a line, not more than `most`.
+template <typename T>
+std::string Listed(const std::vector<T>& items, size_t most) {
+  const size_t shown = std::min(most, items.size());
+  return absl::StrCat(absl::StrJoin(items.begin(), items.begin() + shown, ", "),
+                      shown < items.size() ? absl::StrCat(", ... (", items.size(), ")") : "");
 }
 
 bool IsWrapper(string_view part) {
@@ -113,12 +114,8 @@ class Skip {
   std::unique_ptr<RE2> regex_;
 };
 
-// As many sizes as a line holds.
 std::string Sizes(const std::vector<int64_t>& sizes) {
-  constexpr size_t kShown = 8;
-  const size_t shown = std::min(kShown, sizes.size());
-  return absl::StrCat("[", absl::StrJoin(sizes.begin(), sizes.begin() + shown, ", "),
-                      shown < sizes.size() ? absl::StrCat(", ... (", sizes.size(), ")") : "", "]");
+  return absl::StrCat("[", Listed(sizes, 8), "]");
 }
 
 // What of two lists of tensors differs.
@@ -496,10 +493,14 @@ bool LooksLikeSafetensors(string_view file) { return file.size() > 8 && file[8] 
 
 absl::StatusOr<std::vector<WeightDict>> Open(string_view file) {
   if (!LooksLikeSafetensors(file)) return OpenTorchFile(file);
-  GS_ASSIGN_OR_RETURN(Safetensors decoded, DecodeSafetensors(file));
-  const auto content = std::make_shared<Safetensors>(std::move(decoded));
+  struct Content {
+    Safetensors read;
+    std::map<std::string, absl::Status> unread;
+  };
+  const auto content = std::make_shared<Content>();
+  GS_ASSIGN_OR_RETURN(content->read, DecodeSafetensors(file, &content->unread));
   WeightDict dict;
-  for (HostTensor& tensor : content->tensors) {
+  for (HostTensor& tensor : content->read.tensors) {
     WeightEntry entry;
     entry.name = tensor.name;
     entry.read = [content, &tensor]() -> absl::StatusOr<HostTensor> {

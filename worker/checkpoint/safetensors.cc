@@ -169,7 +169,8 @@ absl::StatusOr<std::string> EncodeSafetensors(const Safetensors& content) {
   return file;
 }
 
-absl::StatusOr<Safetensors> DecodeSafetensors(absl::string_view file) {
+absl::StatusOr<Safetensors> DecodeSafetensors(absl::string_view file,
+                                              std::map<std::string, absl::Status>* unread) {
   uint64_t length = 0;
   if (file.size() < sizeof(length)) {
     return Damaged(absl::StrCat("cut off at byte ", file.size()));
@@ -203,6 +204,7 @@ absl::StatusOr<Safetensors> DecodeSafetensors(absl::string_view file) {
       continue;
     }
     GS_ASSIGN_OR_RETURN(Place place, ReadEntry(name, value, data.size()));
+    if (unread == nullptr) GS_RETURN_IF_ERROR(place.unread);
     places.push_back(std::move(place));
   }
   std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
@@ -216,7 +218,7 @@ absl::StatusOr<Safetensors> DecodeSafetensors(absl::string_view file) {
     }
     end = place.end;
     if (!place.unread.ok()) {
-      content.unread.emplace(place.tensor.name, place.unread);
+      unread->emplace(place.tensor.name, place.unread);
       continue;
     }
     place.tensor.data = std::string(data.substr(place.begin, place.end - place.begin));

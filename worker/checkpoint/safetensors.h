@@ -18,8 +18,6 @@ namespace gradsync {
 struct Safetensors {
   std::vector<HostTensor> tensors;              // as their bytes lie in the file
   std::map<std::string, std::string> metadata;  // what the header has as __metadata__
-  // Tensors of a dtype that is not an ElementType, by name: INVALID_ARGUMENT that says so. Not encoded.
-  std::map<std::string, absl::Status> unread = {};
 };
 
 // The header ends at a multiple of 8 bytes; tensors follow in their order. Errors: INVALID_ARGUMENT
@@ -27,9 +25,12 @@ struct Safetensors {
 absl::StatusOr<std::string> EncodeSafetensors(const Safetensors& content);
 
 // Takes memory for what the file has, and at most 80 bytes for each byte of its header. Errors:
-// INVALID_ARGUMENT for a header of more than 32 MiB; DATA_LOSS for a file that is cut off, has holes or bytes too many, or whose
-// header is not as above.
-absl::StatusOr<Safetensors> DecodeSafetensors(absl::string_view file);
+// INVALID_ARGUMENT for a dtype that is not an ElementType, naming the tensor, and for a header of
+// more than 32 MiB; DATA_LOSS for a file that is cut off, has holes or bytes too many, or whose
+// header is not as above. With `unread` a tensor of another dtype is left out, and its error put
+// there by the tensor's name.
+absl::StatusOr<Safetensors> DecodeSafetensors(
+    absl::string_view file, std::map<std::string, absl::Status>* unread = nullptr);
 
 }  // namespace gradsync
 

@@ -2,12 +2,9 @@
 
 #include <cmath>
 #include <exception>
-#include <utility>
-#include <vector>
 
 #include "ATen/ops/isfinite.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {
@@ -18,9 +15,20 @@ bool IsFinite(const at::Tensor& tensor) {
   return !tensor.is_floating_point() || at::isfinite(tensor.detach()).all().item<bool>();
 }
 
-absl::Status CheckTensor(absl::string_view where, const std::string& name,
-                         const at::Tensor& tensor) {
-  if (IsFinite(tensor)) return absl::OkStatus();
+// The name of the first that is not; empty: all are.
+std::string FirstNotFinite(const Model& model) {
+  for (const auto& p : model.named_parameters()) {
+    if (!IsFinite(p.value())) return p.key();
+  }
+  for (const auto& b : model.named_buffers()) {
+    if (!IsFinite(b.value())) return b.key();
+  }
+  return "";
+}
+
+// Of training that has come to `name`, or to nothing that is not finite.
+absl::Status Diverged(absl::string_view where, const std::string& name) {
+  if (name.empty()) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat(where,
                    ": expected finite parameters after it, found an infinite value or a NaN "
@@ -39,7 +47,7 @@ absl::Status CheckFinite(absl::string_view where, double loss) {
 absl::Status CheckFinite(absl::string_view where, const std::string& name,
                          const at::Tensor& parameter) {
   try {
-    return CheckTensor(where, name, parameter);
+    return Diverged(where, IsFinite(parameter) ? "" : name);
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("the model after the last step: LibTorch: ", e.what()));
   }
@@ -47,35 +55,24 @@ absl::Status CheckFinite(absl::string_view where, const std::string& name,
 
 absl::Status CheckFinite(absl::string_view where, const Model& model) {
   try {
-    for (const auto& p : model.named_parameters()) {
-      GS_RETURN_IF_ERROR(CheckTensor(where, p.key(), p.value()));
-    }
-    for (const auto& b : model.named_buffers()) {
-      GS_RETURN_IF_ERROR(CheckTensor(where, b.key(), b.value()));
-    }
+    return Diverged(where, FirstNotFinite(model));
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("the model after the last step: LibTorch: ", e.what()));
   }
-  return absl::OkStatus();
 }
 
 absl::Status CheckFiniteWeights(const std::string& path, const Model& model) {
   try {
-    std::vector<std::pair<std::string, at::Tensor>> tensors;
-    for (const auto& p : model.named_parameters()) tensors.emplace_back(p.key(), p.value());
-    for (const auto& b : model.named_buffers()) tensors.emplace_back(b.key(), b.value());
-    for (const auto& [name, tensor] : tensors) {
-      if (IsFinite(tensor)) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("--init_from: ", path,
-                       ": expected finite weights (or --allow_nonfinite), "
-                       "found an infinite value or a NaN in ",
-                       name));
-    }
+    const std::string name = FirstNotFinite(model);
+    if (name.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("--init_from: ", path,
+                     ": expected finite weights (or --allow_nonfinite), "
+                     "found an infinite value or a NaN in ",
+                     name));
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("weights from ", path, ": LibTorch: ", e.what()));
   }
-  return absl::OkStatus();
 }
 
 }  // namespace gradsync

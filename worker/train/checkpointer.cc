@@ -109,7 +109,6 @@ absl::StatusOr<std::string> EncodeResiduals(const RankState& state) {
 
 absl::StatusOr<RankState> DecodeResiduals(absl::string_view file) {
   GS_ASSIGN_OR_RETURN(const Safetensors content, DecodeSafetensors(file));
-  if (!content.unread.empty()) return content.unread.begin()->second;
   RankState state;
   for (const HostTensor& tensor : content.tensors) {
     if (tensor.type != ElementType::kFloat32) {

@@ -215,7 +215,6 @@ absl::StatusOr<std::string> EncodeJobState(const JobState& state, const torch::n
 
 absl::StatusOr<JobState> DecodeJobState(absl::string_view file, const torch::nn::Module& module) {
   GS_ASSIGN_OR_RETURN(const Safetensors content, DecodeSafetensors(file));
-  if (!content.unread.empty()) return content.unread.begin()->second;
   JobState state;
   GS_RETURN_IF_ERROR(DecodeNumbers(content.metadata, &state));
   const Parameters parameters(module);
