@@ -287,13 +287,13 @@ class Runner:
     def why_not_here(self, target, program, arguments, gpu):
         """Why a program cannot run in this test, or nothing. One that runs checks its flags by that."""
         if target == "//benchmarks:compare" and not arguments:  # with other flags it would not be the default comparison
-            return "//benchmarks:compare_default_test runs it"
+            return "//benchmarks:compare_test runs it"
         if target in ("//benchmarks:mesh_study", "//benchmarks:split_sweep"):
             return "measures for an hour or more"
         if gpu or any(word.startswith("--device=cuda") for word in arguments):
             return "needs a GPU"
         if "--train" in arguments:
-            return "needs Python PyTorch; //benchmarks:peers_train_test runs it"
+            return "needs Python PyTorch; //benchmarks:peers_test runs it"
         on_network = program.always_network or any(word.startswith("--bandwidth") for word in arguments)
         if on_network and (program.network or "compare" in program.path):
             return self.no_network

@@ -1,46 +1,44 @@
 """Protocol Buffers and gRPC with the system's protoc."""
 
-def cc_proto_library(name, src, deps = [], grpc = False, **kwargs):
-    """A cc_library from one .proto file.
+def cc_proto_library(name, srcs, deps = [], grpc = False, **kwargs):
+    """A cc_library from .proto files.
 
     Args:
-      name: of the library, usually the file's name with _proto.
-      src: the .proto file. It imports others by their path from the root of the repository.
-      deps: cc_proto_library targets that it imports.
+      name: of the library.
+      srcs: the .proto files. They import others by their path from the root of the repository.
+      deps: cc_proto_library targets that they import.
       grpc: whether to generate services as well.
       **kwargs: visibility and the like.
     """
-    base = src[:-len(".proto")]
 
     # Where the sources are, and what is made from them: elsewhere in a program's own repository that uses this one.
     repository = native.repository_name()[1:]
     root = "external/" + repository if repository else "."
     out = "$(GENDIR)/" + root
-    outs = [base + ".pb.h", base + ".pb.cc"]
+    suffixes = [".pb"] + ([".grpc.pb"] if grpc else [])
+    bases = [src[:-len(".proto")] + suffix for src in srcs for suffix in suffixes]
     flags = "--cpp_out=" + out
     if grpc:
-        outs += [base + ".grpc.pb.h", base + ".grpc.pb.cc"]
         flags += " --grpc_out=" + out + " --plugin=protoc-gen-grpc=$$(command -v grpc_cpp_plugin)"
     native.filegroup(
         name = name + "_sources",
-        srcs = [src] + [dep + "_sources" for dep in deps],
+        srcs = srcs + [dep + "_sources" for dep in deps],
         visibility = kwargs.get("visibility"),
     )
     native.genrule(
         name = name + "_generate",
         srcs = [name + "_sources"],
-        outs = outs,
-        cmd = "protoc -I{root} {flags} {root}/{package}/{src}".format(
+        outs = [base + extension for base in bases for extension in [".h", ".cc"]],
+        cmd = "protoc -I{root} {flags} {srcs}".format(
             root = root,
             flags = flags,
-            package = native.package_name(),
-            src = src,
+            srcs = " ".join(["{}/{}/{}".format(root, native.package_name(), src) for src in srcs]),
         ),
     )
     native.cc_library(
         name = name,
-        srcs = [out for out in outs if out.endswith(".cc")],
-        hdrs = [out for out in outs if out.endswith(".h")],
+        srcs = [base + ".cc" for base in bases],
+        hdrs = [base + ".h" for base in bases],
         deps = deps + ["@protobuf"] + (["@grpc//:grpc++"] if grpc else []),
         **kwargs
     )

@@ -1,5 +1,5 @@
 // --offload, with the flag and the job as //worker has them, on the fake GPU; for what is sharded
-// //tests:offload_test has jobs of several ranks.
+// tests/offload_test.cc has jobs of several ranks.
 
 #include "worker/offload_flags.h"
 
