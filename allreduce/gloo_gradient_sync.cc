@@ -1,3 +1,7 @@
+// An adapter: each bucket is one all-reduce of LibTorch's ProcessGroupGloo, in the order of their
+// indices. The algorithm is Gloo's, and so is the order in which it adds; what is ours is who is
+// to blame when it fails.
+
 #include "allreduce/gloo_gradient_sync.h"
 
 #ifdef USE_C10D_GLOO

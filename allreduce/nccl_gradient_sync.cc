@@ -1,3 +1,9 @@
+// Both topologies on GPUs, by NCCL's collectives: a ring is one all-reduce of a bucket, or, with
+// update at the owner, a reduce-scatter, the update and an all-gather; parameter servers
+// (nccl_servers.h) are ranks that receive all contributions to their chunks and add them in the
+// plan's order. What is queued on the stream is watched (nccl_watchdog.h), since a collective
+// that waits for a dead rank never ends by itself. docs/nccl.md.
+
 #include "allreduce/nccl_gradient_sync.h"
 
 #include <cstring>

@@ -1,3 +1,11 @@
+// Ring-allreduce as in Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters
+// of workstations", 2009: each chunk of a stripe is a token that goes round almost twice, first
+// as a partial sum to which each rank adds its own gradient (REDUCE), then as the result that
+// each rank keeps (GATHER). core/plan/ring_schedule.h says who sends which chunk when, and so in
+// which order contributions are added; ring_tokens.h how many tokens may be on their way. With
+// update at the owner the rank that completes a sum updates the parameters before it sends them
+// on.
+
 #include "allreduce/ring_engine.h"
 
 #include <cstring>

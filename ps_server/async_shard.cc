@@ -1,3 +1,9 @@
+// The server's half of training without a barrier: a gradient is applied when it arrives, and
+// answered with the parameters at once (asp; Dean et al., "Large Scale Distributed Deep
+// Networks", NIPS 2012) or, under ssp, when no worker is further behind than the bound (Ho et
+// al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS
+// 2013). chunk_clocks.h decides; docs/consistency.md has the rules.
+
 #include "ps_server/async_shard.h"
 
 #include <algorithm>

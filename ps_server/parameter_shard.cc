@@ -1,3 +1,8 @@
+// The server's half of synchronous training: contributions to a chunk are added as they come, but
+// in the plan's order (core/plan/stripes.h), one that is early waits in the memory in which it
+// came (chunk_turns.h). So the mean has the bits that a ring has. With the last contribution the
+// chunk is complete: its mean is returned, or the parameters after the optimizer's update.
+
 #include "ps_server/parameter_shard.h"
 
 #include <utility>

@@ -1,3 +1,10 @@
+// A worker's half of synchronous and asynchronous parameter servers (Li et al., "Scaling
+// Distributed Machine Learning with the Parameter Server", OSDI 2014): as each bucket is complete
+// its chunks are pushed to the servers that own them (core/plan/shard_map.h), in the order of
+// PushOrders(), with at most `leads` of them on their way, and what the servers return is stored
+// in place. There is no pull request: a result is the answer to a push. ps_server/service.h shows
+// the frames.
+
 #include "ps_server/client/ps_engine.h"
 
 #include <algorithm>
