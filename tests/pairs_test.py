@@ -147,7 +147,9 @@ FEATURES = [
     Feature("checkpoint_best", ("--checkpoint={new}", "--checkpoint_every=3", "--checkpoint_best"), ci=False),
     Feature("accumulate", ("--accumulate=2",), batches=2),
     Feature("micro_batches", ("--micro_batches=2",), ("--accumulate=2",), batches=2, ci=False),
-    Feature("sync_batchnorm", ("--sync_batchnorm",), model=tuple(RESNET), steps=2, rounding=MOMENTS, ci=False),
+    # From nothing and at the others' learning rate running moments are so far from the batch's that the evaluation's loss is
+    # hundreds, and magnifies rounding.
+    Feature("sync_batchnorm", ("--sync_batchnorm", "--lr=0.001"), model=tuple(RESNET), steps=2, rounding=MOMENTS, ci=False),
     Feature("sync_batchnorm and init_from", ("--sync_batchnorm", WEIGHTS), model=tuple(RESNET), steps=2, rounding=MOMENTS),
     Feature("compression=fp16", ("--compression=fp16",), (), COARSE, matters=True),
     Feature("compression=bf16", ("--compression=bf16",), (), COARSE, matters=True, ci=False),
