@@ -68,8 +68,8 @@ std::shared_ptr<Model> NewModel() {
 
 // The loss of `rank`'s batch in `step`, ready for backward.
 at::Tensor Loss(Model& model, int64_t step, int rank, int world_size) {
-  static const auto* const data = new std::shared_ptr<const ImageDataset>(
-      *OpenDataset("synthetic", Split::kTrain, {/*seed=*/1, {}}));
+  static const auto* const data = new std::shared_ptr<const ImageDataset>(*OpenDataset(
+      "synthetic", Split::kTrain, {/*seed=*/1, {}, /*skip_damaged=*/0, /*say=*/nullptr}));
   const ImageShape shape = (*data)->shape();
   const Augmenter augmenter(shape, AugmentOptions());
   at::Tensor images = at::empty({kBatch, shape.channels, shape.height, shape.width}, at::kFloat);
