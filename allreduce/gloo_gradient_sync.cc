@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/ops/from_blob.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -55,6 +56,11 @@ absl::Status Guard(absl::string_view what, const std::function<void()>& call) {
         timeout ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kUnavailable,
         absl::StrCat(what, ": ", line));
   }
+}
+
+at::Tensor TensorOver(const FlatBuffer& buffer) {
+  return at::from_blob(
+      buffer.floats(), {buffer.numel}, [memory = buffer.memory](void*) {}, at::kFloat);
 }
 
 // Of what waits for peers: it sees that a connection ended, but not whose, nor why. Others may know.
@@ -176,17 +182,17 @@ void GlooSync::Interrupt() {
 }
 
 absl::Status GlooSync::Allreduce(const StepOptions& step, int bucket) {
-  at::Tensor& grad = buckets_[bucket].grad;
-  if (process_group_ != nullptr && grad.numel() > 0) {
+  const FlatBuffer& grad = buckets_[bucket].grad;
+  if (process_group_ != nullptr && grad.numel > 0) {
     GS_RETURN_IF_ERROR(GuardWithPeers(
         host().worker(),
         absl::StrCat("allreduce of bucket ", bucket, " of step ", step.step, " at ", OwnName()),
         [&] {
-          std::vector<at::Tensor> tensors = {grad};
+          std::vector<at::Tensor> tensors = {TensorOver(grad)};
           process_group_->allreduce(tensors)->wait();
         }));
   }
-  ScaleTwice(grad.data_ptr<float>(), grad.numel(), 1.0f / static_cast<float>(world_size()),
+  ScaleTwice(grad.floats(), grad.numel, 1.0f / static_cast<float>(world_size()),
              static_cast<float>(step.inverse_loss_scale));
   return absl::OkStatus();
 }
@@ -199,11 +205,11 @@ absl::Status GlooSync::Broadcast(int64_t, Deadline deadline) {
 }
 
 absl::Status GlooSync::BroadcastBuckets() {
-  for (GradBucket& bucket : buckets_) {
-    if (process_group_ == nullptr || bucket.param.numel() == 0) continue;
+  for (const GradBucket& bucket : buckets_) {
+    if (process_group_ == nullptr || bucket.param.numel == 0) continue;
     GS_RETURN_IF_ERROR(
         GuardWithPeers(host().worker(), absl::StrCat("broadcast at ", OwnName()), [&] {
-          std::vector<at::Tensor> tensors = {bucket.param};
+          std::vector<at::Tensor> tensors = {TensorOver(bucket.param)};
           process_group_->broadcast(tensors)->wait();
         }));
   }

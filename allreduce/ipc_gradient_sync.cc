@@ -156,10 +156,12 @@ std::vector<GradBucket> IpcSync::Buckets() const {
   std::vector<GradBucket> buckets;
   for (int b = 0; b < layout.buckets(); ++b) {
     const int64_t numel = layout.plan().buckets()[b].numel;
-    const auto tensor = [&](size_t offset) {
-      return TensorOver(*options_.gpu, engine_->region(), offset, numel);
+    const std::shared_ptr<GpuMemory>& region = engine_->region();
+    const auto flat = [&](size_t offset) {
+      return DeviceBuffer(*options_.gpu, region, static_cast<char*>(region->data()) + offset,
+                          numel);
     };
-    buckets.push_back({tensor(layout.grad_offset(b)), tensor(layout.param_offset(b))});
+    buckets.push_back({flat(layout.grad_offset(b)), flat(layout.param_offset(b))});
   }
   return buckets;
 }

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "ATen/ops/from_blob.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -68,13 +67,6 @@ struct DeviceHold {
   std::shared_ptr<Device> device;
   absl::Duration bound;
 };
-
-at::Tensor BucketTensor(float* data, int64_t numel, const GpuApi& gpu,
-                        std::shared_ptr<const NcclBuckets> memory) {
-  return at::from_blob(
-      data, {numel}, [memory = std::move(memory)](void*) {},
-      at::TensorOptions().dtype(at::kFloat).device(TensorDevice(&gpu)));
-}
 
 class NcclSync : public SyncEngine {
  public:
@@ -191,12 +183,12 @@ absl::StatusOr<std::vector<GradBucket>> NcclSync::Connect(const Plan& plan, Dead
   GS_ASSIGN_OR_RETURN(const NcclUniqueId id, AgreeOnId(deadline));
   GS_RETURN_IF_ERROR(communicator_.Init(id, deadline));
   GS_RETURN_IF_ERROR(communicator_.Register(device->buckets->memory(), device->buckets->bytes()));
-  std::vector<GradBucket> tensors;
+  std::vector<GradBucket> buffers;
   for (const NcclBucket& b : device->buckets->all()) {
-    tensors.push_back({BucketTensor(b.grad, b.numel, *options_.gpu, device->buckets),
-                       BucketTensor(b.param, b.numel, *options_.gpu, device->buckets)});
+    buffers.push_back({DeviceBuffer(*options_.gpu, device->buckets, b.grad, b.numel),
+                       DeviceBuffer(*options_.gpu, device->buckets, b.param, b.numel)});
   }
-  return tensors;
+  return buffers;
 }
 
 // Rank 0's, to all.

@@ -258,7 +258,7 @@ class Job {
 
   // Without the bucket's padding.
   static absl::Span<float> Gradient(const std::vector<GradBucket>& buckets) {
-    return {buckets[0].grad.data_ptr<float>(), Elements()};
+    return {buckets[0].grad.floats(), Elements()};
   }
 
   absl::Status Verify(int64_t step, absl::Span<const float> result) const {

@@ -290,7 +290,8 @@ Outcome AfterGradientsOf(const Case& c, float value, double inverse_loss_scale) 
     const std::unique_ptr<GradientSync> sync = job.Create(rank);
     absl::StatusOr<std::vector<GradBucket>> buckets = sync->Bind(plan, Soon());
     ASSERT_TRUE(buckets.ok()) << buckets.status();
-    (*buckets)[1].grad.fill_(rank == 0 ? value : 0.0f);
+    const FlatBuffer& grad = (*buckets)[1].grad;
+    std::fill_n(grad.floats(), grad.numel, rank == 0 ? value : 0.0f);
     StepOptions step = Step(c, 1);
     step.inverse_loss_scale = inverse_loss_scale;
     ASSERT_EQ(RunStep(*sync, plan, step), absl::OkStatus());

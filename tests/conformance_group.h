@@ -38,11 +38,11 @@ struct Rank {
   std::unique_ptr<GradientSync> sync;
   std::vector<GradBucket> buckets;
 
-  void Write(const FlatValues& values, at::Tensor GradBucket::*which) {
+  void Write(const FlatValues& values, FlatBuffer GradBucket::*which) {
     gradsync::Write(values, buckets, which);
   }
 
-  FlatValues Read(at::Tensor GradBucket::*which) const { return gradsync::Read(buckets, which); }
+  FlatValues Read(FlatBuffer GradBucket::*which) const { return gradsync::Read(buckets, which); }
 
   // Launches every bucket and waits for all, on a GPU until it has done them; the first error.
   absl::Status Exchange(const StepOptions& step);

@@ -124,13 +124,14 @@ TEST_P(ConformanceTest, BindReturnsZeroedAlignedBucketsOfThePlansSizes) {
              EXPECT_EQ(self.sync->update_site(), GetParam().site);
              ASSERT_EQ(self.buckets.size(), plan.buckets().size());
              for (size_t b = 0; b < self.buckets.size(); ++b) {
-               for (const at::Tensor& flat : {self.buckets[b].grad, self.buckets[b].param}) {
-                 ASSERT_EQ(flat.dim(), 1);
-                 EXPECT_EQ(flat.numel(), plan.buckets()[b].numel);
-                 EXPECT_EQ(reinterpret_cast<uintptr_t>(flat.data_ptr<float>()) % 64, 0u);
+               for (const FlatBuffer& flat : {self.buckets[b].grad, self.buckets[b].param}) {
+                 EXPECT_EQ(flat.type, ElementType::kFloat32);
+                 EXPECT_EQ(flat.numel, plan.buckets()[b].numel);
+                 EXPECT_EQ(reinterpret_cast<uintptr_t>(flat.data) % 64, 0u);
+                 EXPECT_NE(flat.memory, nullptr);
                }
              }
-             for (at::Tensor GradBucket::*which : {&GradBucket::grad, &GradBucket::param}) {
+             for (FlatBuffer GradBucket::*which : {&GradBucket::grad, &GradBucket::param}) {
                for (const std::vector<float>& flat : self.Read(which)) {
                  EXPECT_TRUE(std::all_of(flat.begin(), flat.end(), [](float x) { return x == 0; }));
                }

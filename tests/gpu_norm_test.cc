@@ -24,7 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/sync/device_buckets.h"
+#include "gradsync/ddp/tensor_over.h"
 #include "gtest/gtest.h"
 #include "tests/real_gpu.h"
 #include "torch/csrc/autograd/autograd.h"

@@ -15,6 +15,7 @@
 #include "core/sync/staged_sync.h"
 #include "gradsync/ddp/device_worker_optimizer.h"
 #include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/tensor_over.h"
 #include "gradsync/ddp/worker_optimizer.h"
 #include "gtest/gtest.h"
 #include "tests/bucket_values.h"

@@ -128,7 +128,7 @@ TEST(IpcStreamsTest, NoThreadWaitsInAStepAndGradientsAreTakenInTheOrderOfTheStre
   absl::BlockingCounter queued(2);
   group.Run([&](int rank, GradientSync& sync, std::vector<GradBucket>& buckets) {
     const int synchronizations = group.gpu[rank]->synchronizations();
-    float* const grad = buckets[0].grad.data_ptr<float>();
+    float* const grad = buckets[0].grad.floats();
     group.gpu[rank]->Enqueue(group.gpu[rank]->ComputeStream(), [&, rank, grad] {
       go.WaitForNotification();
       grad[17] = static_cast<float>(rank + 1);
@@ -154,8 +154,8 @@ TEST(IpcStreamsTest, NoThreadWaitsInAStepAndGradientsAreTakenInTheOrderOfTheStre
 TEST(IpcStreamsTest, AGradientIsNotOverwrittenBeforeAllOwnersHaveReadIt) {
   IpcGroup group(3);
   group.Run([&](int rank, GradientSync& sync, std::vector<GradBucket>& buckets) {
-    float* const grad = buckets[0].grad.data_ptr<float>();
-    const int64_t numel = buckets[0].grad.numel();
+    float* const grad = buckets[0].grad.floats();
+    const int64_t numel = buckets[0].grad.numel;
     bool right = true;
     for (int64_t step = 1; step <= 50; ++step) {
       const GpuStream compute = group.gpu[rank]->ComputeStream();

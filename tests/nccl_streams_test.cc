@@ -12,8 +12,8 @@
 namespace gradsync {
 namespace {
 
-bool AllAre(const at::Tensor& flat, float value, int64_t numel) {
-  const float* data = flat.data_ptr<float>();
+bool AllAre(const FlatBuffer& flat, float value, int64_t numel) {
+  const float* data = flat.floats();
   return std::all_of(data, data + numel, [&](float x) { return x == value; });
 }
 
@@ -21,10 +21,10 @@ TEST(NcclStreamsTest, WorkBeginsAfterTheCallersStreamAndComesBeforeItsLaterWork)
   NcclGroup group(2);
   group.Run([&](int rank, GradientSync& sync, std::vector<GradBucket>& buckets) {
     FakeGpu& gpu = *group.gpu[rank];
-    const at::Tensor grad = buckets[0].grad;
+    const FlatBuffer grad = buckets[0].grad;
     const auto event = *ScopedEvent::Create(group.gpu[rank]);
     Notification go;
-    float* const data = grad.data_ptr<float>();
+    float* const data = grad.floats();
     // What backward has queued and not computed yet.
     gpu.Enqueue(gpu.ComputeStream(), [&] {
       go.WaitForNotification();
@@ -119,7 +119,7 @@ TEST(NcclStreamsTest, BucketsGoAfterWhatTheCallerHasQueuedOnThem) {
     EXPECT_EQ(RunStep(sync, group.plan, Step(1)), absl::OkStatus());
     EXPECT_EQ(sync.Shutdown(Soon()), absl::OkStatus());
   });
-  const float* const data = kept[0].param.data_ptr<float>();
+  const float* const data = kept[0].param.floats();
   gpu.Enqueue(gpu.ComputeStream(), [&] { go.WaitForNotification(); }, {{data, sizeof(float)}});
   std::thread owner([&] { kept.clear(); });
   GiveOthersTime();

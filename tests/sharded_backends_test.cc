@@ -171,9 +171,9 @@ class Job {
           if (!gathered.ok()) return gathered;
         }
         Compute(rank, [this, rank, b, &of] {
-          const at::Tensor& param = buckets_[rank][b].param;
-          const float* const values = param.data_ptr<float>();
-          of[rank].insert(of[rank].end(), values, values + param.numel());
+          const FlatBuffer& param = buckets_[rank][b].param;
+          const float* const values = param.floats();
+          of[rank].insert(of[rank].end(), values, values + param.numel);
         });
       }
       return gpus_[rank] == nullptr ? absl::OkStatus() : gpus_[rank]->SynchronizeDevice();
@@ -212,9 +212,9 @@ class Job {
 
   void Use(int rank, int bucket) {
     Compute(rank, [this, rank, bucket] {
-      const at::Tensor& param = buckets_[rank][bucket].param;
-      used_[rank].push_back(param.data_ptr<float>()[0]);
-      used_[rank].push_back(param.data_ptr<float>()[param.numel() / 2]);
+      const FlatBuffer& param = buckets_[rank][bucket].param;
+      used_[rank].push_back(param.floats()[0]);
+      used_[rank].push_back(param.floats()[param.numel / 2]);
     });
   }
 

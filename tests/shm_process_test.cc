@@ -126,7 +126,7 @@ void RunRank(int rank, int in, int out) {
     const std::vector<FlatValues> gradients = Gradients(plan);
     std::vector<SyncHandle> handles;
     for (size_t b = 0; b < buckets.size(); ++b) {
-      std::memcpy(buckets[b].grad.data_ptr<float>(), gradients[rank][b].data(),
+      std::memcpy(buckets[b].grad.floats(), gradients[rank][b].data(),
                   gradients[rank][b].size() * sizeof(float));
       handles.push_back(sync->Launch(Step(number), static_cast<int>(b)));
     }
@@ -138,8 +138,8 @@ void RunRank(int rank, int in, int out) {
   for (int64_t number = 1; number <= 3; ++number) status.Update(exchange(number));
   FlatValues params;
   for (const GradBucket& bucket : buckets) {
-    const float* data = bucket.param.data_ptr<float>();
-    params.emplace_back(data, data + bucket.param.numel());
+    const float* data = bucket.param.floats();
+    params.emplace_back(data, data + bucket.param.numel);
   }
   Child::Put(out, status.ok() ? Hash(params) : status.ToString());
   for (int64_t number = 4; status.ok(); ++number) status = exchange(number);

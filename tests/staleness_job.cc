@@ -123,8 +123,8 @@ class Job {
     step.lr = 1;
     std::vector<SyncHandle> handles;
     for (size_t b = 0; b < buckets.size(); ++b) {
-      float* const grad = buckets[b].grad.data_ptr<float>();
-      for (int64_t e = 0; e < buckets[b].grad.numel(); ++e) {
+      float* const grad = buckets[b].grad.floats();
+      for (int64_t e = 0; e < buckets[b].grad.numel; ++e) {
         grad[e] = world_size_ * Share(job_.seed, rank, number, static_cast<int>(b), e);
       }
       handles.push_back(sync.Launch(step, static_cast<int>(b)));
@@ -141,7 +141,7 @@ class Job {
 
   void ExpectAllGradientsOnce(const std::vector<GradBucket>& buckets, int phases) {
     for (size_t b = 0; b < buckets.size(); ++b) {
-      const float* const param = buckets[b].param.data_ptr<float>();
+      const float* const param = buckets[b].param.floats();
       for (const PlacedTensor& placed : plan_.buckets()[b].tensors) {
         const int64_t end = placed.offset + plan_.tensors()[placed.tensor].numel();
         for (int64_t e = placed.offset; e < end; ++e) {

@@ -72,8 +72,7 @@ class Runner {
     for (const BucketPlan& bucket : plan.buckets()) layouts_.push_back(bucket.layout);
     for (size_t b = 0; b < memory_.size(); ++b) {
       const int64_t size = plan.tensors()[b].numel();
-      buckets_.push_back(
-          {memory_[b].grad.data_ptr<float>(), memory_[b].param.data_ptr<float>(), size, first, {}});
+      buckets_.push_back({memory_[b].grad.floats(), memory_[b].param.floats(), size, first, {}});
       first += size;
       const BucketPlan& bucket = plan.buckets()[b];
       metrics_.set_bucket_bytes(

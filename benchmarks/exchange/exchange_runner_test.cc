@@ -37,9 +37,9 @@ class Spoiled : public GradientSync {
   SyncHandle Launch(const StepOptions& step, int bucket) override {
     SyncHandle handle = sync_->Launch(step, bucket);
     if (!handle.Wait(Deadline::Never()).ok() || step.step != step_ || bucket != 1) return handle;
-    const at::Tensor& result =
+    const FlatBuffer& result =
         update_site() == UpdateSite::kOwner ? buckets_[1].param : buckets_[1].grad;
-    result.data_ptr<float>()[5] += 1;
+    result.floats()[5] += 1;
     return handle;
   }
   UpdateSite update_site() const override { return sync_->update_site(); }

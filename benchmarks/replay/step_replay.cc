@@ -165,7 +165,7 @@ class Replay {
 
   // Another bucket's gradients may lie there.
   void ClearPadding(int bucket) {
-    float* const grad = memory_[bucket].grad.data_ptr<float>();
+    float* const grad = memory_[bucket].grad.floats();
     const BucketPlan& placed = plan_.buckets()[bucket];
     int64_t end = 0;
     for (const PlacedTensor& tensor : placed.tensors) {
@@ -295,8 +295,8 @@ class Replay {
     for (const PlacedTensor& placed : plan_.buckets()[bucket].tensors) {
       const int64_t numel = plan_.tensors()[placed.tensor].numel();
       const size_t size = static_cast<size_t>(numel);
-      visit(first, {memory_[bucket].grad.data_ptr<float>() + placed.offset, size},
-            {memory_[bucket].param.data_ptr<float>() + placed.offset, size});
+      visit(first, {memory_[bucket].grad.floats() + placed.offset, size},
+            {memory_[bucket].param.floats() + placed.offset, size});
       first += numel;
     }
   }

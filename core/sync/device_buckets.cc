@@ -3,8 +3,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "ATen/ops/from_blob.h"
-#include "c10/core/TensorOptions.h"
 #include "core/base/status_macros.h"
 #include "core/plan/bucket_slots.h"
 
@@ -25,17 +23,14 @@ absl::StatusOr<Slots> AllocateSlots(const Plan& plan, int slots,
 
 }  // namespace
 
-c10::Device TensorDevice(const GpuApi* gpu) {
-  if (gpu == nullptr || !gpu->is_cuda()) return c10::Device(c10::DeviceType::CPU);
-  return c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu->device()));
-}
-
-at::Tensor TensorOver(const GpuApi& gpu, std::shared_ptr<GpuMemory> memory, size_t offset,
-                      int64_t numel) {
-  void* const data = static_cast<char*>(memory->data()) + offset;
-  return at::from_blob(
-      data, {numel}, [memory = std::move(memory)](void*) {},
-      at::TensorOptions().dtype(at::kFloat).device(TensorDevice(&gpu)));
+FlatBuffer DeviceBuffer(const GpuApi& gpu, std::shared_ptr<const void> memory, void* data,
+                        int64_t numel) {
+  FlatBuffer buffer;
+  buffer.data = data;
+  buffer.numel = numel;
+  if (gpu.is_cuda()) buffer.device = gpu.device();
+  buffer.memory = std::move(memory);
+  return buffer;
 }
 
 absl::StatusOr<std::vector<GradBucket>> AllocateDeviceBuckets(const Plan& plan,
@@ -47,8 +42,10 @@ absl::StatusOr<std::vector<GradBucket>> AllocateDeviceBuckets(const Plan& plan,
   for (size_t b = 0; b < plan.buckets().size(); ++b) {
     const int bucket = static_cast<int>(b);
     const int64_t numel = plan.buckets()[b].numel;
-    buckets.push_back({TensorOver(*gpu, grads[SlotOf(bucket, slots.gradients)], 0, numel),
-                       TensorOver(*gpu, params[SlotOf(bucket, slots.parameters)], 0, numel)});
+    const std::shared_ptr<GpuMemory>& grad = grads[SlotOf(bucket, slots.gradients)];
+    const std::shared_ptr<GpuMemory>& param = params[SlotOf(bucket, slots.parameters)];
+    buckets.push_back({DeviceBuffer(*gpu, grad, grad->data(), numel),
+                       DeviceBuffer(*gpu, param, param->data(), numel)});
   }
   return buckets;
 }

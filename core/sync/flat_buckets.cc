@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "ATen/ops/from_blob.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -57,8 +56,11 @@ absl::Status NoMemory(size_t bytes, absl::string_view found) {
 std::vector<GradBucket> BucketsIn(const std::shared_ptr<char>& memory, const Plan& plan,
                                   const Places& places) {
   const auto flat = [&](size_t offset, int64_t numel) {
-    return at::from_blob(
-        memory.get() + offset, {numel}, [memory](void*) {}, at::kFloat);
+    FlatBuffer buffer;
+    buffer.data = memory.get() + offset;
+    buffer.numel = numel;
+    buffer.memory = memory;
+    return buffer;
   };
   std::vector<GradBucket> buckets;
   for (size_t b = 0; b < plan.buckets().size(); ++b) {
@@ -91,8 +93,7 @@ absl::StatusOr<std::vector<GradBucket>> AllocateBuckets(const Plan& plan) {
 std::vector<BucketMemory> MemoryOf(const std::vector<GradBucket>& buckets) {
   std::vector<BucketMemory> memory;
   for (const GradBucket& bucket : buckets) {
-    memory.push_back(
-        {bucket.grad.data_ptr<float>(), bucket.param.data_ptr<float>(), bucket.grad.numel()});
+    memory.push_back({bucket.grad.floats(), bucket.param.floats(), bucket.grad.numel});
   }
   return memory;
 }

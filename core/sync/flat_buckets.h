@@ -10,13 +10,13 @@
 
 namespace gradsync {
 
-// Buckets in plain memory of this process: 64-byte aligned, zeroed, kept alive by the tensors, all
+// Buckets in plain memory of this process: 64-byte aligned, zeroed, kept alive by the buffers, all
 // of them by each, in as many slots as the plan has (core/plan/bucket_slots.h). They fill pages of
 // their own. Throws nothing. Errors: RESOURCE_EXHAUSTED, with how many bytes they are, when the
 // host has not as many.
 absl::StatusOr<std::vector<GradBucket>> AllocateBuckets(const Plan& plan);
 
-// The raw memory of a bucket, for code below the tensors. Does not own.
+// The raw memory of a bucket, for code that only computes. Does not own.
 struct BucketMemory {
   float* grad = nullptr;
   float* param = nullptr;

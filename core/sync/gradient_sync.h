@@ -47,7 +47,6 @@
 #include <memory>
 #include <vector>
 
-#include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/deadline.h"
@@ -64,13 +63,30 @@
 
 namespace gradsync {
 
-// The two flat buffers of a bucket: contiguous fp32 of shape [BucketPlan::numel], 64-byte aligned,
-// zero at first, and where buckets share memory the same as others'. The padding between tensors
-// must be zero in every gradient that is launched. The backend allocated them (plain, shared, pinned or registered memory, or that of
-// gpu()); the tensors keep the memory alive, also after the backend is gone.
+// What a buffer's elements are. All that is exchanged today.
+enum class ElementType { kFloat32 };
+
+// Contiguous elements, 64-byte aligned, in memory that `memory` keeps alive, also after the backend
+// is gone: plain, shared, pinned or registered memory, or that of a GPU. Copies share the elements.
+struct FlatBuffer {
+  static constexpr int kHost = -1;
+
+  void* data = nullptr;
+  int64_t numel = 0;
+  ElementType type = ElementType::kFloat32;
+  int device = kHost;  // or the ordinal of the CUDA device that has the memory
+  std::shared_ptr<const void> memory;
+
+  // The elements of a buffer of kFloat32. Those of a GPU are not the host's to touch.
+  float* floats() const { return static_cast<float*>(data); }
+};
+
+// The two buffers of a bucket, of BucketPlan::numel elements each, zero at first; where buckets share
+// memory they are the same as others'. The padding between tensors must be zero in every gradient
+// that is launched.
 struct GradBucket {
-  at::Tensor grad;
-  at::Tensor param;
+  FlatBuffer grad;
+  FlatBuffer param;
 };
 
 // Calls must not overlap, except status() and Abort(), which are thread-safe. No method throws.

@@ -51,7 +51,7 @@ class StagedSyncBehindTest : public testing::Test {
   // What the compute stream finds there, after all that it has to do before; waits for it.
   float Parameter(int bucket) {
     float read = -1;
-    const float* const param = buckets_[bucket].param.data_ptr<float>();
+    const float* const param = buckets_[bucket].param.floats();
     gpu_->Enqueue(gpu_->ComputeStream(), [&read, param] { read = param[kNumel - 1]; });
     const ScopedEvent end = *ScopedEvent::Create(gpu_);
     EXPECT_TRUE(gpu_->Record(end.get(), gpu_->ComputeStream()).ok());
@@ -78,7 +78,7 @@ class StagedSyncBehindTest : public testing::Test {
 TEST_F(StagedSyncBehindTest, AGradientLeavesWhenTheComputeStreamHasIt) {
   Bind();
   Notification go;
-  float* const grad = buckets_[0].grad.data_ptr<float>();
+  float* const grad = buckets_[0].grad.floats();
   Queue(go, [grad] { std::fill_n(grad, kNumel, 7.0f); });
   const SyncHandle handle = sync_->Launch(Step(1), 0);
   GiveOthersTime();
@@ -101,7 +101,7 @@ TEST_F(StagedSyncBehindTest, BothStreamsAreWaitedForBeforeTheirMemoryGoes) {
 TEST_F(StagedSyncBehindTest, ABroadcastTakesParametersThatAreStillBeingComputed) {
   Bind();
   Notification go;
-  float* const param = buckets_[1].param.data_ptr<float>();
+  float* const param = buckets_[1].param.floats();
   Queue(go, [param] { std::fill_n(param, kNumel, 5.0f); });
   absl::Status status = absl::UnknownError("");
   std::thread broadcast([&] { status = sync_->BroadcastParameters(Soon()); });
@@ -117,7 +117,7 @@ TEST_F(StagedSyncBehindTest, WhatIsQueuedStillReadsTheOldParametersWhenNewOnesCo
   Bind();
   host_->SetParameters(3);
   Notification go;
-  const float* const param = buckets_[2].param.data_ptr<float>();
+  const float* const param = buckets_[2].param.floats();
   float read = -1;
   Queue(go, [&] { read = param[kNumel - 1]; });
   std::atomic<bool> returned{false};
@@ -137,7 +137,7 @@ TEST_F(StagedSyncBehindTest, ParametersAreNotOverwrittenWhileTheComputeStreamUse
   BindInTwoSlots();
   EXPECT_TRUE(Gathered(0, 5).Wait(Soon()).ok());
   Notification go;
-  const float* const first = buckets_[0].param.data_ptr<float>();
+  const float* const first = buckets_[0].param.floats();
   float read = -1;
   Queue(go, [&] { read = first[kNumel - 1]; });
   const SyncHandle last = Gathered(2, 7);  // to the memory of the first; its copy is queued
@@ -198,7 +198,7 @@ TEST_F(StagedSyncBehindTest, TheComputeStreamWaitsForWhatIsGatheredAndTheCallerD
   gpu_->Enqueue(up(), [&] { go.WaitForNotification(); });
   EXPECT_TRUE(Gathered(1, 6).Wait(Soon()).ok());
   std::atomic<float> read{-1};
-  const float* const param = buckets_[1].param.data_ptr<float>();
+  const float* const param = buckets_[1].param.floats();
   gpu_->Enqueue(gpu_->ComputeStream(), [&read, param] { read = param[0]; });
   GiveOthersTime();
   EXPECT_EQ(read, -1);
@@ -210,7 +210,7 @@ TEST_F(StagedSyncBehindTest, TheComputeStreamWaitsForWhatIsGatheredAndTheCallerD
 TEST_F(StagedSyncBehindTest, AGradientsMemoryIsFreeWhenItHasLeftAndWasUsed) {
   BindInTwoSlots();
   Notification go;
-  float* const first = buckets_[0].grad.data_ptr<float>();
+  float* const first = buckets_[0].grad.floats();
   Queue(go, [first] { std::fill_n(first, kNumel, 7.0f); });
   const SyncHandle handle = sync_->Launch(Step(1), 0);
   GiveOthersTime();
@@ -222,7 +222,7 @@ TEST_F(StagedSyncBehindTest, AGradientsMemoryIsFreeWhenItHasLeftAndWasUsed) {
   host_->Resolve(0);
   EXPECT_TRUE(handle.Wait(Soon()).ok());
   const SyncHandle second = sync_->Launch(Step(1), 1);
-  float* const last = buckets_[2].grad.data_ptr<float>();
+  float* const last = buckets_[2].grad.floats();
   EXPECT_EQ(last, first);
   gpu_->Enqueue(gpu_->ComputeStream(), [last] { std::fill_n(last, kNumel, 9.0f); });
   const SyncHandle third = sync_->Launch(Step(1), 2);
@@ -249,7 +249,7 @@ TEST_F(StagedSyncBehindTest, AGatherDoesNotWaitForExchangesBeforeIt) {
 TEST_F(StagedSyncBehindTest, ParametersAreStoredAsTheComputeStreamLeavesThem) {
   BindInTwoSlots();
   Notification go;
-  float* const param = buckets_[2].param.data_ptr<float>();
+  float* const param = buckets_[2].param.floats();
   Queue(go, [param] { std::fill_n(param, kNumel, 5.0f); });
   absl::Status status = absl::UnknownError("");
   std::thread store([&] { status = sync_->StoreParameters(2, Soon()); });

@@ -34,10 +34,11 @@ class StagedSyncTest : public testing::Test {
     auto buckets = sync_->Bind(plan, Soon());
     ASSERT_TRUE(buckets.ok()) << buckets.status();
     buckets_ = *std::move(buckets);
-    for (int b = 0; b < kBuckets; ++b) buckets_[b].grad.fill_(b + 1);
+    for (int b = 0; b < kBuckets; ++b)
+      std::fill_n(buckets_[b].grad.floats(), buckets_[b].grad.numel, static_cast<float>(b + 1));
   }
 
-  float grad(int bucket) const { return buckets_[bucket].grad.data_ptr<float>()[0]; }
+  float grad(int bucket) const { return buckets_[bucket].grad.floats()[0]; }
 
   GpuStream down() const { return gpu_->streams()[0]; }
   GpuStream up() const { return gpu_->streams()[1]; }
@@ -245,9 +246,9 @@ TEST_F(StagedSyncTest, TheGpuHasTheSlotsAndNoMore) {
   Bind(ThreeBucketsInTwoSlots());
   constexpr size_t kSlot = 512;  // 100 floats, in whole 256 bytes
   EXPECT_EQ(gpu_->most_device_bytes(), 4 * kSlot);
-  EXPECT_EQ(buckets_[2].grad.data_ptr(), buckets_[0].grad.data_ptr());
-  EXPECT_EQ(buckets_[2].param.data_ptr(), buckets_[0].param.data_ptr());
-  EXPECT_NE(buckets_[1].param.data_ptr(), buckets_[0].param.data_ptr());
+  EXPECT_EQ(buckets_[2].grad.data, buckets_[0].grad.data);
+  EXPECT_EQ(buckets_[2].param.data, buckets_[0].param.data);
+  EXPECT_NE(buckets_[1].param.data, buckets_[0].param.data);
 }
 
 TEST_F(StagedSyncTest, AShardedStepWaitsForTheGpuNowhere) {
@@ -261,10 +262,10 @@ TEST_F(StagedSyncTest, AShardedStepWaitsForTheGpuNowhere) {
       host_->AwaitGathers(gathers + 1);
       host_->ResolveGather(b, static_cast<float>(10 * step + b));
       ASSERT_TRUE(gathered.Wait(Soon()).ok());
-      EXPECT_EQ(buckets_[b].param.data_ptr<float>()[0], 10 * step + b);
+      EXPECT_EQ(buckets_[b].param.floats()[0], 10 * step + b);
     }
     for (int b = 0; b < kBuckets; ++b) {
-      buckets_[b].grad.fill_(b);
+      std::fill_n(buckets_[b].grad.floats(), buckets_[b].grad.numel, static_cast<float>(b));
       const SyncHandle launched = sync_->Launch(Step(step), b);
       while (host_->launched().size() < static_cast<size_t>((step - 1) * kBuckets + b + 1)) {
         std::this_thread::yield();

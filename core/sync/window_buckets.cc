@@ -2,16 +2,17 @@
 
 #include <cstdint>
 
-#include "ATen/ops/from_blob.h"
-
 namespace gradsync {
 
 std::vector<GradBucket> WindowBuckets(const WindowGroup& group, int rank,
                                       const std::shared_ptr<Window>& window) {
   const WindowLayout layout = group.Layout(rank);
   const auto flat = [&](int64_t offset, int64_t numel) {
-    return at::from_blob(
-        window->data() + offset, {numel}, [window](void*) {}, at::kFloat);
+    FlatBuffer buffer;
+    buffer.data = window->data() + offset;
+    buffer.numel = numel;
+    buffer.memory = window;
+    return buffer;
   };
   std::vector<GradBucket> buckets;
   for (int bucket = 0; bucket < static_cast<int>(group.plan().buckets().size()); ++bucket) {

@@ -10,7 +10,7 @@
 
 namespace gradsync {
 
-// The buckets of `rank` as tensors in its window, which they keep alive.
+// The buckets of `rank` in its window, which they keep alive.
 std::vector<GradBucket> WindowBuckets(const WindowGroup& group, int rank,
                                       const std::shared_ptr<Window>& window);
 

@@ -8,6 +8,7 @@
 #include "ATen/ops/tensor.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "gradsync/ddp/tensor_over.h"
 #include "gradsync/ddp/tiny_module.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"
@@ -164,7 +165,7 @@ struct SharedMemoryFixture {
             plan, parameters,
             [this](int b) {
               events.push_back(absl::StrCat("launch ", b));
-              launched.push_back(memory[b].grad.clone());
+              launched.push_back(TensorOver(memory[b].grad).clone());
             },
             nullptr, copies,
             [this](int b) {
@@ -193,7 +194,7 @@ TEST_P(BucketReducerTest, BucketsTakeTurnsWithMemoryAndPaddingStaysZero) {
   for (const std::vector<std::vector<int>>& buckets :
        std::vector<std::vector<std::vector<int>>>{{{3}, {2}, {1, 0}}, {{0, 1}, {2}, {3}}}) {
     SharedMemoryFixture f(buckets, GetParam());
-    EXPECT_EQ(f.memory[0].grad.data_ptr(), f.memory[2].grad.data_ptr());
+    EXPECT_EQ(f.memory[0].grad.data, f.memory[2].grad.data);
     const at::Tensor x = at::randn({5, 4});
     const at::Tensor expected = Expected(f.module, x);
     for (int step = 0; step < 2; ++step) {
@@ -233,7 +234,7 @@ TEST_P(BucketReducerTest, EachStepOverwritesWithoutZeroing) {
     f.module.Loss(x).backward();
     ASSERT_TRUE(f.reducer->FinishBackward().ok());
     EXPECT_TRUE(f.module.last_weight.grad().equal(expected));
-    EXPECT_TRUE(f.memory[0].grad.slice(0, 0, 24).equal(expected.flatten()));
+    EXPECT_TRUE(TensorOver(f.memory[0].grad).slice(0, 0, 24).equal(expected.flatten()));
   }
 }
 
@@ -242,7 +243,8 @@ TEST(BucketCopiesTest, GradientsAreInTheirBucketWhenItIsLaunchedAndNotBefore) {
   f.reducer.reset();
   std::vector<at::Tensor> at_launch;
   f.reducer = std::make_unique<BucketReducer>(
-      f.plan, f.parameters, [&](int bucket) { at_launch.push_back(f.memory[bucket].grad.clone()); },
+      f.plan, f.parameters,
+      [&](int bucket) { at_launch.push_back(TensorOver(f.memory[bucket].grad).clone()); },
       [&](int parameter) {
         if (parameter != 3) return;
         EXPECT_EQ(f.module.last_weight.grad().abs().sum().item<float>(), 0);
@@ -252,7 +254,7 @@ TEST(BucketCopiesTest, GradientsAreInTheirBucketWhenItIsLaunchedAndNotBefore) {
   f.module.Loss(at::ones({2, 4})).backward();
   ASSERT_TRUE(f.reducer->FinishBackward().ok());
   ASSERT_EQ(at_launch.size(), 2u);
-  for (int b : {0, 1}) EXPECT_TRUE(at_launch[b].equal(f.memory[b].grad));
+  for (int b : {0, 1}) EXPECT_TRUE(at_launch[b].equal(TensorOver(f.memory[b].grad)));
   EXPECT_TRUE(f.module.last_weight.grad().equal(Expected(f.module, at::ones({2, 4}))));
 }
 

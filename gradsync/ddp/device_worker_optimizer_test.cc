@@ -50,10 +50,10 @@ class DeviceWorkerOptimizerTest : public testing::Test {
     EXPECT_EQ(gpu_->live_objects(), QueuedGpu::kOwnObjects);
   }
 
-  static void Fill(const at::Tensor& flat, float value) {
-    std::fill_n(flat.data_ptr<float>(), kNumel, value);
+  static void Fill(const FlatBuffer& flat, float value) {
+    std::fill_n(flat.floats(), kNumel, value);
   }
-  static float First(const at::Tensor& flat) { return flat.data_ptr<float>()[0]; }
+  static float First(const FlatBuffer& flat) { return flat.floats()[0]; }
 
   // Queues what backward has still to compute: gradients of 2 everywhere, after `go`.
   void QueueGradients(const Notification& go) {

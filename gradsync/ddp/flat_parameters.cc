@@ -9,6 +9,7 @@
 #include "c10/core/GradMode.h"
 #include "core/base/sha256.h"
 #include "core/base/status_macros.h"
+#include "gradsync/ddp/tensor_over.h"
 #include "torch/nn/module.h"
 
 namespace gradsync {
@@ -78,12 +79,26 @@ absl::Status CheckFlat(const at::Tensor& flat, int64_t numel, c10::Device device
                      : "none"));
 }
 
-c10::Device DeviceOf(const std::vector<GradBucket>& buckets) {
+// GradBucket as tensors.
+struct FlatTensors {
+  at::Tensor grad;
+  at::Tensor param;
+};
+
+std::vector<FlatTensors> TensorsOver(const std::vector<GradBucket>& buckets) {
+  std::vector<FlatTensors> tensors;
+  for (const GradBucket& bucket : buckets) {
+    tensors.push_back({TensorOver(bucket.grad), TensorOver(bucket.param)});
+  }
+  return tensors;
+}
+
+c10::Device DeviceOf(const std::vector<FlatTensors>& buckets) {
   if (buckets.empty() || !buckets[0].param.defined()) return c10::DeviceType::CPU;
   return buckets[0].param.device();
 }
 
-absl::Status CheckBuckets(const std::vector<GradBucket>& buckets, const Plan& plan) {
+absl::Status CheckBuckets(const std::vector<FlatTensors>& buckets, const Plan& plan) {
   if (buckets.size() != plan.buckets().size()) {
     return absl::FailedPreconditionError(
         absl::StrCat("expected ", plan.buckets().size(), " buckets, found ", buckets.size()));
@@ -146,8 +161,9 @@ absl::StatusOr<FlatParameters> FlatParameters::Bind(const torch::nn::Module& mod
 }
 
 absl::StatusOr<FlatParameters> FlatParameters::Bind(
-    const torch::nn::Module& module, const Plan& plan, const std::vector<GradBucket>& buckets,
+    const torch::nn::Module& module, const Plan& plan, const std::vector<GradBucket>& memory,
     const std::function<absl::Status(int bucket)>& stored) {
+  const std::vector<FlatTensors> buckets = TensorsOver(memory);
   const std::vector<NamedParameter> named = TrainableParametersOf(module);
   const bool anywhere = stored != nullptr && !named.empty();
   GS_ASSIGN_OR_RETURN(
@@ -160,7 +176,7 @@ absl::StatusOr<FlatParameters> FlatParameters::Bind(
   c10::NoGradGuard no_grad;
   FlatParameters flat;
   for (size_t b = 0; stored != nullptr && b < plan.buckets().size(); ++b) {
-    const GradBucket& bucket = buckets[b];
+    const FlatTensors& bucket = buckets[b];
     bucket.param.zero_();
     for (const PlacedTensor& placed : plan.buckets()[b].tensors) {
       ViewOf(bucket.param, specs[placed.tensor], placed.offset).copy_(named[placed.tensor].tensor);
@@ -168,7 +184,7 @@ absl::StatusOr<FlatParameters> FlatParameters::Bind(
     GS_RETURN_IF_ERROR(stored(static_cast<int>(b)));
   }
   for (size_t i = 0; i < named.size(); ++i) {
-    const GradBucket& bucket = buckets[places[i].bucket];
+    const FlatTensors& bucket = buckets[places[i].bucket];
     const at::Tensor param_view = ViewOf(bucket.param, specs[i], places[i].offset);
     const at::Tensor grad_view = ViewOf(bucket.grad, specs[i], places[i].offset);
     const at::Tensor& parameter = named[i].tensor;

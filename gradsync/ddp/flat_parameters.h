@@ -64,7 +64,7 @@ class FlatParameters {
   // that was there before is dropped. Nothing is changed when an error is returned. On a GPU the
   // copies are queued on the current stream. Errors: those of TensorSpecsOf() on the device of the
   // buckets; FAILED_PRECONDITION when the module's parameters are not the plan's, naming the first
-  // that differs, or a bucket is not a contiguous fp32 tensor of the plan's size on that device.
+  // that differs, or a bucket has not the plan's size or is not on that device.
   static absl::StatusOr<FlatParameters> Bind(const torch::nn::Module& module, const Plan& plan,
                                              const std::vector<GradBucket>& buckets);
 
@@ -73,7 +73,7 @@ class FlatParameters {
   // that memory. The module may be on another device than the buckets: it comes to theirs a bucket
   // at a time, and never whole.
   static absl::StatusOr<FlatParameters> Bind(const torch::nn::Module& module, const Plan& plan,
-                                             const std::vector<GradBucket>& buckets,
+                                             const std::vector<GradBucket>& memory,
                                              const std::function<absl::Status(int bucket)>& stored);
 
   // Autograd computes the gradient of `leaf` from now on, of the parameter's sizes and strides, and

@@ -5,6 +5,7 @@
 #include "ATen/ops/ones_like.h"
 #include "core/base/sha256.h"
 #include "gmock/gmock.h"
+#include "gradsync/ddp/tensor_over.h"
 #include "gradsync/ddp/tiny_module.h"
 #include "gtest/gtest.h"
 
@@ -39,11 +40,11 @@ TEST(FlatParametersTest, BindingKeepsValuesAndPutsThemIntoBuckets) {
   const at::Tensor before = module.last_weight.detach().clone();
   const Bound bound = BindOrDie(module, {{3, 2}, {1, 0}});
   EXPECT_TRUE(module.last_weight.equal(before));
-  EXPECT_EQ(module.last_weight.data_ptr(), bound.buckets[0].param.data_ptr());
+  EXPECT_EQ(module.last_weight.data_ptr(), bound.buckets[0].param.data);
   EXPECT_TRUE(module.last_weight.is_leaf());
   EXPECT_TRUE(module.last_weight.requires_grad());
 
-  bound.buckets[0].param.zero_();
+  TensorOver(bound.buckets[0].param).zero_();
   EXPECT_EQ(module.last_weight.abs().sum().item<float>(), 0);
   EXPECT_EQ(module.scale.abs().sum().item<float>(), 0);
   EXPECT_NE(module.first_weight.abs().sum().item<float>(), 0);
@@ -54,7 +55,8 @@ TEST(FlatParametersTest, GradientsAreViewsThatAutogradAddsTo) {
   const Bound bound = BindOrDie(module, {{3, 2}, {1, 0}});
   module.Loss(at::ones({2, 4})).backward();
   EXPECT_TRUE(bound.parameters.CheckViews().ok());
-  EXPECT_TRUE(bound.buckets[0].grad.slice(0, 0, 24).equal(module.last_weight.grad().flatten()));
+  EXPECT_TRUE(
+      TensorOver(bound.buckets[0].grad).slice(0, 0, 24).equal(module.last_weight.grad().flatten()));
   EXPECT_NE(module.last_weight.grad().abs().sum().item<float>(), 0);
 }
 

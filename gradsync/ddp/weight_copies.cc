@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
 #include "core/base/status_macros.h"
+#include "gradsync/ddp/tensor_over.h"
 
 namespace gradsync {
 namespace {
@@ -24,21 +25,22 @@ absl::StatusOr<WeightCopies> WeightCopies::Create(c10::ScalarType type,
                                                   FlatParameters* parameters) {
   const absl::flat_hash_set<std::string> wanted(names.begin(), names.end());
   WeightCopies copies;
-  std::vector<at::Tensor> flat(buckets.size());
+  std::vector<Bucket> flat(buckets.size());
   std::vector<std::pair<size_t, at::Tensor>> leaves;
   try {
     c10::NoGradGuard no_grad;
     for (size_t i = 0; i < parameters->parameters().size(); ++i) {
       const FlatParameter& p = parameters->parameters()[i];
       if (!wanted.contains(p.name)) continue;
-      const at::Tensor& weights = buckets[p.bucket].param;
-      at::Tensor& all = flat[p.bucket];
-      if (!all.defined()) {
-        all = at::empty(weights.sizes(), weights.options().dtype(type));
-        copies.buckets_.push_back({weights, all});
+      Bucket& bucket = flat[p.bucket];
+      if (!bucket.weights.defined()) {
+        bucket.weights = TensorOver(buckets[p.bucket].param);
+        bucket.copies = at::empty(bucket.weights.sizes(), bucket.weights.options().dtype(type));
+        copies.buckets_.push_back(bucket);
       }
-      const int64_t offset = p.parameter.storage_offset() - weights.storage_offset();
-      at::Tensor leaf = all.as_strided(p.parameter.sizes(), p.parameter.strides(), offset);
+      // As the parameter lies in its bucket.
+      at::Tensor leaf = bucket.copies.as_strided(p.parameter.sizes(), p.parameter.strides(),
+                                                 p.parameter.storage_offset());
       leaf.requires_grad_(true);
       leaves.emplace_back(i, std::move(leaf));
     }

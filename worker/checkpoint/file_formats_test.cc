@@ -42,10 +42,10 @@ std::string BytesOf(const std::vector<T>& values) {
 
 std::vector<HostTensor> Tensors() {
   return {
-      {"conv.weight", ElementType::kFloat32, {2, 3}, BytesOf<float>({1, 2, 3, 4, 5, -6})},
-      {"conv.count", ElementType::kInt64, {}, BytesOf<int64_t>({-7})},
-      {"empty", ElementType::kFloat64, {0, 4}, ""},
-      {"a \"quoted\\ name\n", ElementType::kBool, {1}, std::string(1, '\1')},
+      {"conv.weight", StoredType::kFloat32, {2, 3}, BytesOf<float>({1, 2, 3, 4, 5, -6})},
+      {"conv.count", StoredType::kInt64, {}, BytesOf<int64_t>({-7})},
+      {"empty", StoredType::kFloat64, {0, 4}, ""},
+      {"a \"quoted\\ name\n", StoredType::kBool, {1}, std::string(1, '\1')},
   };
 }
 
@@ -545,7 +545,7 @@ TEST(ZipArchiveTest, EntriesUponOneAnotherAreRefused) {
 }
 
 HostTensor Zeros(const std::string& name, int64_t size) {
-  return {name, ElementType::kFloat32, {size}, std::string(4 * size, '\0')};
+  return {name, StoredType::kFloat32, {size}, std::string(4 * size, '\0')};
 }
 
 // A dict as a file would have it. An empty list stands for a value that is no tensor.

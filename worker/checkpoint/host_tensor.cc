@@ -7,32 +7,32 @@
 namespace gradsync {
 namespace {
 
-constexpr ElementTypeInfo kTypes[] = {
-    {ElementType::kFloat64, 8, "DoubleStorage", "F64"},
-    {ElementType::kFloat32, 4, "FloatStorage", "F32"},
-    {ElementType::kFloat16, 2, "HalfStorage", "F16"},
-    {ElementType::kBfloat16, 2, "BFloat16Storage", "BF16"},
-    {ElementType::kInt64, 8, "LongStorage", "I64"},
-    {ElementType::kInt32, 4, "IntStorage", "I32"},
-    {ElementType::kInt16, 2, "ShortStorage", "I16"},
-    {ElementType::kInt8, 1, "CharStorage", "I8"},
-    {ElementType::kUint8, 1, "ByteStorage", "U8"},
-    {ElementType::kBool, 1, "BoolStorage", "BOOL"},
+constexpr StoredTypeInfo kTypes[] = {
+    {StoredType::kFloat64, 8, "DoubleStorage", "F64"},
+    {StoredType::kFloat32, 4, "FloatStorage", "F32"},
+    {StoredType::kFloat16, 2, "HalfStorage", "F16"},
+    {StoredType::kBfloat16, 2, "BFloat16Storage", "BF16"},
+    {StoredType::kInt64, 8, "LongStorage", "I64"},
+    {StoredType::kInt32, 4, "IntStorage", "I32"},
+    {StoredType::kInt16, 2, "ShortStorage", "I16"},
+    {StoredType::kInt8, 1, "CharStorage", "I8"},
+    {StoredType::kUint8, 1, "ByteStorage", "U8"},
+    {StoredType::kBool, 1, "BoolStorage", "BOOL"},
 };
 
 }  // namespace
 
-const ElementTypeInfo& InfoOf(ElementType type) { return kTypes[static_cast<int>(type)]; }
+const StoredTypeInfo& InfoOf(StoredType type) { return kTypes[static_cast<int>(type)]; }
 
-absl::optional<ElementType> TypeOfStorage(absl::string_view storage) {
-  for (const ElementTypeInfo& info : kTypes) {
+absl::optional<StoredType> TypeOfStorage(absl::string_view storage) {
+  for (const StoredTypeInfo& info : kTypes) {
     if (info.storage == storage) return info.type;
   }
   return absl::nullopt;
 }
 
-absl::optional<ElementType> TypeOfSafetensors(absl::string_view name) {
-  for (const ElementTypeInfo& info : kTypes) {
+absl::optional<StoredType> TypeOfSafetensors(absl::string_view name) {
+  for (const StoredTypeInfo& info : kTypes) {
     if (info.safetensors == name) return info.type;
   }
   return absl::nullopt;

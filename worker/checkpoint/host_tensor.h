@@ -13,7 +13,8 @@
 
 namespace gradsync {
 
-enum class ElementType {
+// Of the elements of a tensor in a file.
+enum class StoredType {
   kFloat64,
   kFloat32,
   kFloat16,
@@ -27,20 +28,20 @@ enum class ElementType {
 };
 
 // What a type is called where.
-struct ElementTypeInfo {
-  ElementType type;
+struct StoredTypeInfo {
+  StoredType type;
   int64_t bytes;            // of one element
   const char* storage;      // of torch's pickles: "FloatStorage"
   const char* safetensors;  // "F32"
 };
 
-const ElementTypeInfo& InfoOf(ElementType type);
-absl::optional<ElementType> TypeOfStorage(absl::string_view storage);
-absl::optional<ElementType> TypeOfSafetensors(absl::string_view name);
+const StoredTypeInfo& InfoOf(StoredType type);
+absl::optional<StoredType> TypeOfStorage(absl::string_view storage);
+absl::optional<StoredType> TypeOfSafetensors(absl::string_view name);
 
 struct HostTensor {
   std::string name;
-  ElementType type = ElementType::kFloat32;
+  StoredType type = StoredType::kFloat32;
   std::vector<int64_t> sizes;
   std::string data;  // the elements in row-major order, little endian
 };

@@ -406,7 +406,7 @@ class Fitting {
         }
         ++zeros_;
         found_.tensors.push_back(
-            {want.name, ElementType::kInt64, {}, std::string(sizeof(int64_t), '\0')});
+            {want.name, StoredType::kInt64, {}, std::string(sizeof(int64_t), '\0')});
         continue;
       }
       GS_ASSIGN_OR_RETURN(HostTensor tensor, entry->second->read());

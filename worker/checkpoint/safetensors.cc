@@ -105,7 +105,7 @@ absl::StatusOr<Place> ReadEntry(const std::string& name, const Value& value, uin
   place.end = (*offsets)[1];
   place.tensor.name = name;
   const std::string& type_text = type_name->second.string_value();
-  const absl::optional<ElementType> type = TypeOfSafetensors(type_text);
+  const absl::optional<StoredType> type = TypeOfSafetensors(type_text);
   if (!type.has_value()) {
     place.unread = absl::InvalidArgumentError(
         absl::StrCat("safetensors: expected floats of 16 to 64 bits, integers or BOOL as dtype of ",

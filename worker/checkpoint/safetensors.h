@@ -25,7 +25,7 @@ struct Safetensors {
 absl::StatusOr<std::string> EncodeSafetensors(const Safetensors& content);
 
 // Takes memory for what the file has, and at most 80 bytes for each byte of its header. Errors:
-// INVALID_ARGUMENT for a dtype that is not an ElementType, naming the tensor, and for a header of
+// INVALID_ARGUMENT for a dtype that is not an StoredType, naming the tensor, and for a header of
 // more than 32 MiB; DATA_LOSS for a file that is cut off, has holes or bytes too many, or whose
 // header is not as above. With `unread` a tensor of another dtype is left out, and its error put
 // there by the tensor's name.

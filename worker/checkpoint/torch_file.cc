@@ -158,15 +158,15 @@ absl::StatusOr<std::vector<int64_t>> Integers(absl::string_view name, const Pick
   return integers;
 }
 
-void Negate(ElementType type, std::string* data) {
+void Negate(StoredType type, std::string* data) {
   const size_t width = InfoOf(type).bytes;
   // The sign is the highest bit of each element, in little endian.
   for (size_t i = width - 1; i < data->size(); i += width) (*data)[i] ^= '\x80';
 }
 
-bool IsFloat(ElementType type) {
-  return type == ElementType::kFloat64 || type == ElementType::kFloat32 ||
-         type == ElementType::kFloat16 || type == ElementType::kBfloat16;
+bool IsFloat(StoredType type) {
+  return type == StoredType::kFloat64 || type == StoredType::kFloat32 ||
+         type == StoredType::kFloat16 || type == StoredType::kBfloat16;
 }
 
 // An open file: what is read of its pickle, and where its storages are.
@@ -220,7 +220,7 @@ class TorchFile {
 
  private:
   struct Storage {
-    ElementType type;
+    StoredType type;
     absl::string_view bytes;
     int64_t elements;
   };
@@ -234,7 +234,7 @@ class TorchFile {
       return Damaged(name, "its storage is not named as torch.save does");
     }
     const absl::string_view type_name = items[1]->items[1]->text;
-    const absl::optional<ElementType> type = TypeOfStorage(type_name);
+    const absl::optional<StoredType> type = TypeOfStorage(type_name);
     if (!type.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "tensor ", absl::CHexEscape(name.substr(0, 200)),
@@ -259,7 +259,7 @@ class TorchFile {
   // of the number's own, with a bit in the last argument.
   static absl::StatusOr<bool> IsNegative(absl::string_view name,
                                          const std::vector<const PickleValue*>& items,
-                                         ElementType type) {
+                                         StoredType type) {
     if (items.size() < 7 || items[6]->kind == Kind::kNone) return false;
     bool negative = false;
     const PickleValue& metadata = *items[6];

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/TensorOptions.h"
 #include "core/base/status_macros.h"
-#include "core/sync/device_buckets.h"
+#include "gradsync/ddp/tensor_over.h"
 
 namespace gradsync {
 namespace {

@@ -111,7 +111,7 @@ absl::StatusOr<RankState> DecodeResiduals(absl::string_view file) {
   GS_ASSIGN_OR_RETURN(const Safetensors content, DecodeSafetensors(file));
   RankState state;
   for (const HostTensor& tensor : content.tensors) {
-    if (tensor.type != ElementType::kFloat32) {
+    if (tensor.type != StoredType::kFloat32) {
       return absl::DataLossError(absl::StrCat("residuals: expected F32, found ", Describe(tensor)));
     }
     const float* const values = reinterpret_cast<const float*>(tensor.data.data());

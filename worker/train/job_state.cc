@@ -205,7 +205,7 @@ absl::StatusOr<std::string> EncodeJobState(const JobState& state, const torch::n
   for (size_t rank = 0; rank < state.random.size(); ++rank) {
     HostTensor tensor;
     tensor.name = absl::StrCat(kRandom, rank);
-    tensor.type = ElementType::kUint8;
+    tensor.type = StoredType::kUint8;
     tensor.sizes = {static_cast<int64_t>(state.random[rank].size())};
     tensor.data = state.random[rank];
     content.tensors.push_back(std::move(tensor));
@@ -224,7 +224,7 @@ absl::StatusOr<JobState> DecodeJobState(absl::string_view file, const torch::nn:
     size_t rank = 0;
     if (absl::ConsumePrefix(&rest, kOptimizer)) {
       const size_t end = rest.find('/');
-      if (end == absl::string_view::npos || tensor.type != ElementType::kFloat32) {
+      if (end == absl::string_view::npos || tensor.type != StoredType::kFloat32) {
         return Damaged(tensor.name);
       }
       const std::string name(rest.substr(end + 1));

@@ -15,15 +15,15 @@
 namespace gradsync {
 namespace {
 
-constexpr std::pair<ElementType, at::ScalarType> kTypes[] = {
-    {ElementType::kFloat64, at::kDouble}, {ElementType::kFloat32, at::kFloat},
-    {ElementType::kFloat16, at::kHalf},   {ElementType::kBfloat16, at::kBFloat16},
-    {ElementType::kInt64, at::kLong},     {ElementType::kInt32, at::kInt},
-    {ElementType::kInt16, at::kShort},    {ElementType::kInt8, at::kChar},
-    {ElementType::kUint8, at::kByte},     {ElementType::kBool, at::kBool},
+constexpr std::pair<StoredType, at::ScalarType> kTypes[] = {
+    {StoredType::kFloat64, at::kDouble}, {StoredType::kFloat32, at::kFloat},
+    {StoredType::kFloat16, at::kHalf},   {StoredType::kBfloat16, at::kBFloat16},
+    {StoredType::kInt64, at::kLong},     {StoredType::kInt32, at::kInt},
+    {StoredType::kInt16, at::kShort},    {StoredType::kInt8, at::kChar},
+    {StoredType::kUint8, at::kByte},     {StoredType::kBool, at::kBool},
 };
 
-at::ScalarType ScalarTypeOf(ElementType type) {
+at::ScalarType ScalarTypeOf(StoredType type) {
   for (const auto& [element, scalar] : kTypes) {
     if (element == type) return scalar;
   }
@@ -56,7 +56,7 @@ std::vector<NamedTensor> TensorsOf(const torch::nn::Module& module) {
 }  // namespace
 
 absl::StatusOr<HostTensor> ToHost(const std::string& name, const at::Tensor& tensor) {
-  absl::optional<ElementType> type;
+  absl::optional<StoredType> type;
   for (const auto& [element, scalar] : kTypes) {
     if (scalar == tensor.scalar_type()) type = element;
   }
