@@ -219,9 +219,9 @@ class Job {
   }
 
   // Padding is zero.
-  void Fill(int bucket, double scale, bool with_values, at::Tensor* to) const {
-    float* const values = to->data_ptr<float>();
-    std::fill_n(values, to->numel(), 0.0f);
+  void Fill(int bucket, double scale, bool with_values, FlatBuffer* to) const {
+    float* const values = to->floats();
+    std::fill_n(values, to->numel, 0.0f);
     for (const PlacedTensor& placed : plan_.buckets()[bucket].tensors) {
       for (int64_t i = 0; with_values && i < plan_.tensors()[placed.tensor].numel(); ++i) {
         values[placed.offset + i] = static_cast<float>(scale * (1 + (i * 7 + bucket) % 11));
