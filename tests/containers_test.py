@@ -5,6 +5,7 @@ import pathlib
 import re
 import subprocess
 import unittest
+import uuid
 
 WORKER = "worker/worker"  # from the root of the runfiles, where tests start
 LAUNCH = "tools/launch"
@@ -66,6 +67,34 @@ class ContainersTest(unittest.TestCase):
                     _, said = worker.communicate()
                 for name, value in profile.items():
                     self.assertRegex(said, rf"worker: .*{name}={re.escape(value)}.* is left out")
+
+    # Whoever loads OpenMP is bound, and so is what it starts: launch must not load it.
+    def test_such_a_profile_binds_no_worker_of_launch_either(self):
+        mark = f"GRADSYNC_TEST_MARK={uuid.uuid4()}"
+        name, value = mark.split("=")
+        profile = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", name: value}
+        launch = subprocess.Popen([LAUNCH, "--workers=2", "--", *JOB, "--topology=ring", "--steps=1000000", "--log_every=1"],
+                                  text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  env=dict(os.environ, **profile))
+        try:
+            for line in launch.stdout:
+                if re.search(r"step 3\b", line):
+                    break
+            bound, workers = [], 0
+            for entry in pathlib.Path("/proc").glob("[0-9]*"):
+                try:
+                    if mark.encode() not in (entry / "environ").read_bytes().split(b"\0"):
+                        continue
+                    workers += (entry / "comm").read_text().strip() == "worker"
+                    bound += [task for task in os.listdir(entry / "task")
+                              if os.sched_getaffinity(int(task)) != os.sched_getaffinity(0)]
+                except (FileNotFoundError, ProcessLookupError, PermissionError):
+                    continue
+            self.assertEqual(workers, 2)
+            self.assertEqual(bound, [])
+        finally:
+            launch.terminate()
+            launch.communicate()
 
     # A job that a group had no memory for was killed instead of refused.
     def test_buckets_that_a_memory_limit_has_no_room_for_are_refused(self):
