@@ -217,10 +217,10 @@ class SuspendedJobTest : public StoppedProcessTest {};
 
 // For longer than any of its timeouts.
 TEST_P(SuspendedJobTest, GoesOnWhenItIsResumed) {
-  constexpr absl::Duration kPause = absl::Seconds(7);
+  constexpr absl::Duration kPause = absl::Seconds(17);
   Suspension suspension;
   MonotonicTime stopped_at;
-  AddFlags({"--steps=3000", "--timeout=5s"});
+  AddFlags({"--steps=3000", "--timeout=15s"});  // a busy machine takes seconds to start a job
   AddFlags(GetParam().flags);
   options_.on_line = [&](absl::string_view process, absl::string_view line, bool is_stderr) {
     if (is_stderr) ADD_FAILURE() << process << ": " << line;
