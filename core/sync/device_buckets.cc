@@ -25,12 +25,8 @@ absl::StatusOr<Slots> AllocateSlots(const Plan& plan, int slots,
 
 FlatBuffer DeviceBuffer(const GpuApi& gpu, std::shared_ptr<const void> memory, void* data,
                         int64_t numel) {
-  FlatBuffer buffer;
-  buffer.data = data;
-  buffer.numel = numel;
-  if (gpu.is_cuda()) buffer.device = gpu.device();
-  buffer.memory = std::move(memory);
-  return buffer;
+  return {data, numel, ElementType::kFloat32, gpu.is_cuda() ? gpu.device() : FlatBuffer::kHost,
+          std::move(memory)};
 }
 
 absl::StatusOr<std::vector<GradBucket>> AllocateDeviceBuckets(const Plan& plan,

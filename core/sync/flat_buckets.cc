@@ -56,11 +56,8 @@ absl::Status NoMemory(size_t bytes, absl::string_view found) {
 std::vector<GradBucket> BucketsIn(const std::shared_ptr<char>& memory, const Plan& plan,
                                   const Places& places) {
   const auto flat = [&](size_t offset, int64_t numel) {
-    FlatBuffer buffer;
-    buffer.data = memory.get() + offset;
-    buffer.numel = numel;
-    buffer.memory = memory;
-    return buffer;
+    return FlatBuffer{memory.get() + offset, numel, ElementType::kFloat32, FlatBuffer::kHost,
+                      memory};
   };
   std::vector<GradBucket> buckets;
   for (size_t b = 0; b < plan.buckets().size(); ++b) {

@@ -8,11 +8,8 @@ std::vector<GradBucket> WindowBuckets(const WindowGroup& group, int rank,
                                       const std::shared_ptr<Window>& window) {
   const WindowLayout layout = group.Layout(rank);
   const auto flat = [&](int64_t offset, int64_t numel) {
-    FlatBuffer buffer;
-    buffer.data = window->data() + offset;
-    buffer.numel = numel;
-    buffer.memory = window;
-    return buffer;
+    return FlatBuffer{window->data() + offset, numel, ElementType::kFloat32, FlatBuffer::kHost,
+                      window};
   };
   std::vector<GradBucket> buckets;
   for (int bucket = 0; bucket < static_cast<int>(group.plan().buckets().size()); ++bucket) {
