@@ -15,6 +15,7 @@
 #include "gradsync/ddp/distributed_data_parallel.h"
 #include "gradsync/join/environment_main.h"
 #include "gradsync/join/join.h"
+#include "gradsync/join/torch_adapters.h"
 #include "torch/nn/modules/container/sequential.h"
 #include "torch/nn/modules/linear.h"
 
@@ -62,6 +63,7 @@ int main(int argc, char** argv) {
     const auto job = gradsync::ParseJobSpec({argc > 1 ? argv[1] : "local"});
     status = job.status();
     if (job.ok()) options->sync.job = *job;
+    options->sync.adapters = gradsync::TorchAdapters();
     if (argc > 2) options->sync.servers = {argv[2]};
   }
   if (status.ok()) status = Train(*options);

@@ -26,6 +26,7 @@
 #include "core/links/grpc_stream.h"
 #include "core/plan/job_spec.h"
 #include "gradsync/join/sync_factory.h"
+#include "gradsync/join/torch_adapters.h"
 #include "gtest/gtest.h"
 #include "ps_server/server.h"
 #include "tests/bucket_values.h"
@@ -135,6 +136,7 @@ class FactoryFixture : public BackendFixture {
     group.address = "127.0.0.1";
     group.credentials = InsecureCredentials();
     SyncOptions options;
+    options.adapters = TorchAdapters();
     GS_ASSIGN_OR_RETURN(options.job, ParseJobSpec(combination_.text));
     for (const auto& server : servers_) options.servers.push_back(server->address());
     // Shares by hosts take all ranks, and some tests are of one.

@@ -25,6 +25,7 @@
 #include "core/plan/codec.h"
 #include "core/plan/job_spec.h"
 #include "gradsync/join/join.h"
+#include "gradsync/join/model_places.h"
 #include "gradsync/join/open_device.h"
 #include "worker/checkpoint_flags.h"
 #include "worker/effective_flags.h"
@@ -231,14 +232,19 @@ class Job {
           used == trainer_->data().end() ? "" : used->second.ToString();
     }
     GS_ASSIGN_OR_RETURN(member_, Join(options_.join));
+    const absl::Status bound = Bind();
+    if (!bound.ok()) member_->Fail(bound).IgnoreError();
+    return bound;
+  }
+
+  // The trainer to those whom this rank has joined.
+  absl::Status Bind() {
     PrintUnguarded(options_.join.sync.job.link, member_->group());
     if (rank() == 0) PrintServersInWorkers(member_->options(), options_.log_every);
     workers_ = std::make_unique<SideChannel>(member_->group(), "workers");
-    const absl::Status bound =
-        trainer_->Bind(&member_->sync(), &member_->side_channel(), workers_.get(),
-                       member_->pipeline(), member_->slice());
-    if (!bound.ok()) member_->Fail(bound).IgnoreError();
-    return bound;
+    GS_ASSIGN_OR_RETURN(places_, ModelPlaces::Open(*member_, options_.model_links));
+    return trainer_->Bind(&member_->sync(), &member_->side_channel(), workers_.get(),
+                          places_->pipeline(), places_->slice());
   }
 
   // Of the trainer, before each step.
@@ -310,7 +316,7 @@ class Job {
     GS_RETURN_IF_ERROR(seeing_->Finish(*member_, trainer_->plan(), *result));
     if (!options_.metrics_json.empty()) {
       GS_RETURN_IF_ERROR(
-          WriteWorkerMetrics(options_, member_->sync(), *trainer_, *result, member_->pipeline(),
+          WriteWorkerMetrics(options_, member_->sync(), *trainer_, *result, places_->pipeline(),
                              member_->side_channel().bytes_sent(), options_.metrics_json));
     }
     if (result->stopped) DescribeStop(*result, outcome);
@@ -328,6 +334,7 @@ class Job {
 
   JobOptions options_;
   std::unique_ptr<Member> member_;
+  std::unique_ptr<ModelPlaces> places_;
   std::unique_ptr<SideChannel> workers_;  // Trainer::Bind()
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<Seeing> seeing_;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "gradsync/join/join.h"
+#include "gradsync/join/model_places.h"
 #include "worker/effective_flags.h"
 #include "worker/live_metrics.h"
 #include "worker/seeing_options.h"
@@ -17,6 +18,7 @@ namespace gradsync {
 // A worker's flags, resolved.
 struct JobOptions {
   JoinOptions join;
+  ModelLinks model_links;  // between stages and between slices
   TrainerOptions trainer;
   std::string offload;  // what owners on the host keep and do for a GPU (--offload); empty: nothing
   std::string metrics_json;

@@ -30,6 +30,7 @@
 #include "gradsync/join/environment_main.h"
 #include "gradsync/join/meet.h"
 #include "gradsync/join/sync_flags.h"
+#include "gradsync/join/torch_adapters.h"
 #include "grpc/support/log.h"
 #include "worker/check_data.h"
 #include "worker/checkpoint_flags.h"
@@ -207,6 +208,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   }
   if (num_servers != 0) job.join.num_servers = num_servers;
   GS_ASSIGN_OR_RETURN(job.join.sync, SyncFromFlags());
+  job.join.sync.adapters = TorchAdapters();
   job.join.device.device = absl::GetFlag(FLAGS_device);
   const int local_rank = absl::GetFlag(FLAGS_local_rank);
   if (local_rank >= 0) job.join.device.local_rank = local_rank;

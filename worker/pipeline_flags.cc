@@ -114,8 +114,8 @@ absl::Status PipelineFromFlags(JobOptions* job) {
   if (micro_batches > 1) job->trainer.accumulate = micro_batches;
   job->trainer.pool_statistics = micro_batches > 1;
   const std::string link = absl::GetFlag(FLAGS_pipeline_link);
-  GS_ASSIGN_OR_RETURN(job->join.stage_link, ParsePartsLink("pipeline_link", link));
-  if (job->join.stage_link != Link::kAuto && !pipeline.mesh.has_pipeline()) {
+  GS_ASSIGN_OR_RETURN(job->model_links.stages, ParsePartsLink("pipeline_link", link));
+  if (job->model_links.stages != Link::kAuto && !pipeline.mesh.has_pipeline()) {
     return FlagError("pipeline_link", "auto without stages on several ranks (--mesh=pipeline=N)",
                      link);
   }

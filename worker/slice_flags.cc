@@ -25,12 +25,12 @@ namespace gradsync {
 absl::Status SlicesFromFlags(JobOptions* job) {
   const Mesh& mesh = job->trainer.pipeline.mesh;
   job->trainer.pipeline.split_sequence = absl::GetFlag(FLAGS_sequence_parallel);
-  GS_ASSIGN_OR_RETURN(job->join.slice_link,
+  GS_ASSIGN_OR_RETURN(job->model_links.slices,
                       ParsePartsLink("tensor_link", absl::GetFlag(FLAGS_tensor_link)));
   if (!mesh.has_slices()) {
-    if (job->join.slice_link != Link::kAuto) {
+    if (job->model_links.slices != Link::kAuto) {
       return FlagError("tensor_link", "auto without slices (--mesh=tensor=N)",
-                       LinkName(job->join.slice_link));
+                       LinkName(job->model_links.slices));
     }
     if (!job->trainer.pipeline.split_sequence) return absl::OkStatus();
     return FlagError("sequence_parallel", "false without slices (--mesh=tensor=N)", "true");

@@ -5,6 +5,7 @@
 #include "core/base/flag_error.h"
 #include "core/base/status_macros.h"
 #include "gradsync/join/sync_factory.h"
+#include "gradsync/join/torch_adapters.h"
 #include "worker/train/precision.h"
 
 namespace gradsync {
@@ -16,6 +17,7 @@ absl::StatusOr<std::string> ResolveDevice(const std::string& device, const std::
     SyncOptions sync;
     sync.job.topology = Topology::kRing;
     sync.job.link = Link::kNccl;
+    sync.adapters = TorchAdapters();
     GS_RETURN_IF_ERROR(ValidateSyncOptions(sync));
   }
   const bool ipc = Contains(links, Link::kCudaIpc);

@@ -7,6 +7,7 @@
 #include "core/base/security_flags.h"
 #include "core/base/status_macros.h"
 #include "gradsync/join/nccl_settings.h"
+#include "gradsync/join/torch_adapters.h"
 
 ABSL_FLAG(int, local_rank, -1, "as //worker has it");
 
@@ -20,6 +21,7 @@ absl::StatusOr<JoinOptions> JoinFromFlags(absl::string_view run_id, const proto:
                       CredentialsFromFlags(options.meet.credentials.secret));
   options.meet.credentials.insecure = true;  // the network is the benchmark's
   GS_ASSIGN_OR_RETURN(options.sync.job, JobOfSpec(spec));
+  options.sync.adapters = TorchAdapters();
   options.sync.servers = absl::GetFlag(FLAGS_servers);
   options.sync.server_weights.by_host = job.weights_by_host();
   options.sync.server_weights.weights.assign(job.server_weights().begin(),

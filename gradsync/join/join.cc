@@ -5,19 +5,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "allreduce/open_nccl.h"
 #include "core/base/deadline.h"
 #include "core/base/flag_error.h"
 #include "core/base/host_port.h"
 #include "core/base/status_macros.h"
 #include "core/base/suspicion.h"
-#include "core/gpu/open_gpu.h"
 #include "core/group/group_error.h"
 #include "core/group/store_run.h"
 #include "core/plan/codec.h"
 #include "core/plan/consistency.h"
 #include "core/plan/job_spec.h"
-#include "gradsync/join/create_slice_link.h"
 
 namespace gradsync {
 namespace {
@@ -35,8 +32,6 @@ FlagTexts SameOnAllRanks(const JoinOptions& options) {
   texts.emplace("connections", absl::StrCat(job.connections));
   texts.emplace("servers", absl::StrJoin(options.sync.servers, ","));
   texts.emplace("num_servers", absl::StrCat(options.num_servers));
-  texts.emplace("pipeline_link", LinkName(options.stage_link));
-  texts.emplace("tensor_link", LinkName(options.slice_link));
   return texts;
 }
 
@@ -53,9 +48,11 @@ std::string ServerKey(const WorkerGroup& group, int number) {
 }
 
 // Each stage, or slice, has servers of its own, which know nothing of the others: server i is stage
-// i's, modulo the number of stages. `what`: "stage".
-absl::Status TakeServers(absl::string_view what, int stage, int stages, SyncOptions* options) {
+// i's, modulo the number of stages. `what`: "stage"; `parts`: the stages of one pipeline.
+absl::Status TakeServers(absl::string_view what, const WorkerGroup& parts, SyncOptions* options) {
   if (options->servers.empty() || options->servers_in_workers) return absl::OkStatus();
+  const int stage = parts.rank;
+  const int stages = parts.world_size;
   const int count = static_cast<int>(options->servers.size());
   if (count < stages) {
     return FlagError("servers",
@@ -82,6 +79,13 @@ absl::Status CheckEncryption(const JoinOptions& options) {
   }
   return FlagError("link", "one that can encrypt, as --tls_cert asks (grpc; shm within a host)",
                    LinkName(link));
+}
+
+GpuOpener OpenerOf(const Adapters& adapters) {
+  if (adapters.open_gpu != nullptr) return adapters.open_gpu;
+  return [](int) -> absl::StatusOr<std::shared_ptr<GpuApi>> {
+    return absl::FailedPreconditionError("this program links no GPU, which comes with LibTorch");
+  };
 }
 
 }  // namespace
@@ -111,11 +115,14 @@ absl::Status CheckJoin(const JoinOptions& options) {
 absl::Status OpenDevices(JoinOptions* options) {
   SyncOptions& sync = options->sync;
   if (sync.gpu == nullptr) {
-    GS_ASSIGN_OR_RETURN(sync.gpu, OpenDevice(options->device, options->meet.world_size, OpenGpu));
+    GS_ASSIGN_OR_RETURN(
+        sync.gpu, OpenDevice(options->device, options->meet.world_size, OpenerOf(sync.adapters)));
   }
   GS_RETURN_IF_ERROR(CheckLinkDevice(sync.job.link, sync.gpu.get()));
   if (sync.job.link != Link::kNccl || sync.nccl != nullptr) return absl::OkStatus();
-  GS_ASSIGN_OR_RETURN(sync.nccl, OpenNccl(sync.gpu->device(), options->nccl_settings));
+  GS_RETURN_IF_ERROR(CheckNccl(sync));
+  GS_ASSIGN_OR_RETURN(sync.nccl,
+                      sync.adapters.open_nccl(sync.gpu->device(), options->nccl_settings));
   return absl::OkStatus();
 }
 
@@ -138,7 +145,7 @@ absl::Status Member::Leave() {
 absl::Status Member::Complete(const JoinOptions& options) {
   GS_RETURN_IF_ERROR(AgreeOnFlags(group(), SameOnAllRanks(options)));
   const WorkerGroup replicas =
-      options.mesh.cuts_model() ? SubGroup(group(), options.mesh, options.mesh.samples()) : group();
+      mesh_.cuts_model() ? SubGroup(group(), mesh_, mesh_.samples()) : group();
   for (const std::string& server : options_.servers) meeting_.AddServer(server);
   if (options.num_servers > 0) {
     GS_RETURN_IF_ERROR(FindServers(options.num_servers));
@@ -146,15 +153,13 @@ absl::Status Member::Complete(const JoinOptions& options) {
     GS_RETURN_IF_ERROR(BecomeServers(replicas));
   }
   GS_RETURN_IF_ERROR(ResolveByHosts(group(), &options_));
-  if (options.mesh.has_pipeline()) {
-    TakePlace(options);
+  if (mesh_.has_pipeline()) {
     GS_RETURN_IF_ERROR(
-        TakeServers("stage", stage_link_->stage(), stage_link_->stages(), &options_));
+        TakeServers("stage", SubGroup(group(), mesh_, MeshDimension::kPipeline), &options_));
   }
-  if (options.mesh.has_slices()) {
-    GS_RETURN_IF_ERROR(TakeSlice(options));
+  if (mesh_.has_slices()) {
     GS_RETURN_IF_ERROR(
-        TakeServers("slice", slice_link_->slice(), slice_link_->slices(), &options_));
+        TakeServers("slice", SubGroup(group(), mesh_, MeshDimension::kTensor), &options_));
   }
   GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_, replicas));
   // Workers that train by themselves need not wait for the slowest, nor it for them.
@@ -206,26 +211,6 @@ absl::Status Member::FindServers(int count) {
   return absl::OkStatus();
 }
 
-void Member::TakePlace(const JoinOptions& options) {
-  const Mesh& mesh = options.mesh;
-  const WorkerGroup stages = SubGroup(group(), mesh, MeshDimension::kPipeline);
-  stage_link_ = std::make_unique<StageLink>(stages, GrpcTensorLinkOf(group()), options.stage_link,
-                                            options.meet.activity);
-  stages_ = std::make_unique<SideChannel>(stages, "stages");
-  replicas_ = std::make_unique<SideChannel>(SubGroup(group(), mesh, mesh.samples()), "job");
-  place_ = {stage_link_.get(), stages_.get(), replicas_.get()};
-}
-
-absl::Status Member::TakeSlice(const JoinOptions& options) {
-  GS_ASSIGN_OR_RETURN(
-      slice_link_,
-      CreateSliceLink(options.slice_link, SubGroup(group(), options.mesh, MeshDimension::kTensor)));
-  replicas_ =
-      std::make_unique<SideChannel>(SubGroup(group(), options.mesh, options.mesh.samples()), "job");
-  slice_place_ = {slice_link_.get(), replicas_.get()};
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options) {
   GS_RETURN_IF_ERROR(CheckJoin(options));
   GS_RETURN_IF_ERROR(OpenDevices(&options));
@@ -235,6 +220,8 @@ absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options) {
   GS_ASSIGN_OR_RETURN(Meeting meeting, Meet(options.meet));
   std::unique_ptr<Member> member(new Member(std::move(meeting)));
   member->options_ = options.sync;
+  member->mesh_ = options.mesh;
+  member->activity_ = options.meet.activity;
   const absl::Status complete = member->meeting_.Explain(member->Complete(options));
   if (complete.ok()) return member;
   return PublishFailure(member->group(), complete);

@@ -3,6 +3,7 @@
 //
 //   absl::StatusOr<gradsync::JoinOptions> options = gradsync::JoinOptionsFromEnvironment();
 //   options->sync.job.topology = gradsync::Topology::kRing;
+//   options->sync.adapters = gradsync::TorchAdapters();  // of a program that links LibTorch
 //   absl::StatusOr<std::unique_ptr<gradsync::Member>> member = gradsync::Join(*options);
 //   ... DistributedDataParallel::Create(module, &(*member)->sync(), &(*member)->side_channel(),
 //                                       ddp_options)
@@ -20,11 +21,6 @@
 #include "core/group/mesh.h"
 #include "core/group/side_channel.h"
 #include "core/group/worker_group.h"
-#include "core/pipeline/pipeline_place.h"
-#include "core/pipeline/slice_link.h"
-#include "core/pipeline/slice_place.h"
-#include "core/pipeline/stage_link.h"
-#include "core/plan/job_spec.h"
 #include "core/sync/gradient_sync.h"
 #include "gradsync/join/agree_on_flags.h"
 #include "gradsync/join/meet.h"
@@ -40,8 +36,6 @@ struct JoinOptions {
   MeetOptions meet;
   SyncOptions sync;  // its gpu and nccl are opened by OpenDevices(), unless they are there
   Mesh mesh;         // of the ranks, where it cuts the model; else looked at by nobody
-  Link stage_link = Link::kAuto;  // between stages: kGrpc, kShm or kAuto (stage_link.h)
-  Link slice_link = Link::kAuto;  // between slices: kGrpc, kShm or kAuto (create_slice_link.h)
   // Servers that register in the store, when sync.servers is empty. Without any, with Topology::kPs,
   // the first sync.job.owners workers have one each; in a mesh that cuts the model, the first so many
   // replicas of each part.
@@ -67,6 +61,12 @@ class Member {
   // What runs, links and weights resolved.
   const SyncOptions& options() const { return options_; }
 
+  // Of all ranks. Links between parts of a model: OpenModelPlaces() (model_places.h).
+  const Mesh& mesh() const { return mesh_; }
+
+  // What this process counts (MeetOptions).
+  const std::shared_ptr<Activity>& activity() const { return activity_; }
+
   // Not bound yet (GradientSync::Bind()). In a mesh with stages or slices it is of the ranks that
   // have the same one as this rank.
   GradientSync& sync() const { return *sync_; }
@@ -75,11 +75,8 @@ class Member {
   // unless it is a stage or a slice.
   SideChannel& side_channel() const { return *side_channel_; }
 
-  // In a mesh with stages, else null.
-  const PipelinePlace* pipeline() const { return stage_link_ == nullptr ? nullptr : &place_; }
-
-  // In a mesh with slices, else null.
-  const SlicePlace* slice() const { return slice_link_ == nullptr ? nullptr : &slice_place_; }
+  // As Meeting::Explain().
+  absl::Status Explain(const absl::Status& status) const { return meeting_.Explain(status); }
 
   // Ends the job for all ranks because of `reason`, at any time. Returns what the group agreed on,
   // which names the first cause; `reason` may be a consequence of it. Waits for the store for at
@@ -97,22 +94,13 @@ class Member {
   absl::Status BecomeServers(const WorkerGroup& replicas);
   absl::Status FindServers(int count);
   absl::StatusOr<std::string> AwaitServer(int number, absl::string_view name);
-  void TakePlace(const JoinOptions& options);
-  absl::Status TakeSlice(const JoinOptions& options);
-  bool IsAlone() const {
-    return options_.job.topology == Topology::kLocal && stage_link_ == nullptr &&
-           slice_link_ == nullptr;
-  }
+  bool IsAlone() const { return options_.job.topology == Topology::kLocal && !mesh_.cuts_model(); }
 
   Meeting meeting_;
   SyncOptions options_;
+  Mesh mesh_;
+  std::shared_ptr<Activity> activity_;
   std::unique_ptr<OwnServer> own_server_;  // outlives the backend
-  std::unique_ptr<StageLink> stage_link_;
-  std::unique_ptr<SideChannel> stages_;
-  std::unique_ptr<SideChannel> replicas_;
-  PipelinePlace place_;
-  std::unique_ptr<SliceLink> slice_link_;
-  SlicePlace slice_place_;
   std::unique_ptr<GradientSync> sync_;
   std::unique_ptr<SideChannel> side_channel_;
 };

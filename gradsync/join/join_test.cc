@@ -188,9 +188,16 @@ TEST(JoinTest, WhatCannotBeIsRefusedBeforeAnybodyIsMet) {
   options.sync.servers = {"nobody"};
   EXPECT_THAT(refusal(options), HasSubstr("--servers: expected host:port"));
   options.sync.servers.clear();
-  options.sync.job.topology = Topology::kLocal;
   options.sync.job.link = Link::kGloo;
+  EXPECT_THAT(refusal(options), HasSubstr("--link=gloo: this program links no Gloo"));
+  options.sync.job.link = Link::kNccl;
+  EXPECT_THAT(refusal(options), HasSubstr("--link=nccl: this build has no NCCL"));
+  options.sync.job.topology = Topology::kLocal;
   EXPECT_THAT(refusal(options), HasSubstr("--link: "));
+  options = JoinOptions();
+  options.device.device = "cuda";
+  EXPECT_THAT(Join(options).status().message(),
+              HasSubstr("--device=cuda: this program links no GPU"));
 }
 
 }  // namespace

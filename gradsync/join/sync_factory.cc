@@ -6,10 +6,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "allreduce/gloo_gradient_sync.h"
 #include "allreduce/ipc_gradient_sync.h"
 #include "allreduce/nccl_gradient_sync.h"
-#include "allreduce/open_nccl.h"
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
 #include "core/base/deadline.h"
@@ -95,14 +93,27 @@ Link LinkAmong(const std::vector<Whereabouts>& ranks) {
 
 }  // namespace
 
+namespace {
+
+absl::Status CheckGloo(const SyncOptions& options) {
+  if (options.adapters.create_gloo != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--link=gloo: this program links no Gloo, which comes with LibTorch; or use --link=grpc");
+}
+
+}  // namespace
+
 absl::Status ValidateSyncOptions(const SyncOptions& options) {
   GS_RETURN_IF_ERROR(CheckJobSpec(WholeSpec(options)));
-  if (options.job.link == Link::kNccl && options.nccl == nullptr && NcclVersion() == 0) {
-    return absl::InvalidArgumentError(
-        "--link=nccl: this build has no NCCL: build with bazel build --config=cuda //worker, after "
-        "tools/setup --cuda; or use --link=grpc");
-  }
-  return absl::OkStatus();
+  if (options.job.link == Link::kGloo) return CheckGloo(options);
+  return options.job.link == Link::kNccl ? CheckNccl(options) : absl::OkStatus();
+}
+
+absl::Status CheckNccl(const SyncOptions& options) {
+  if (options.nccl != nullptr || options.adapters.open_nccl != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--link=nccl: this build has no NCCL: build with bazel build --config=cuda //worker, after "
+      "tools/setup --cuda; or use --link=grpc");
 }
 
 absl::Status CheckOwners(const JobSpec& job, int workers) {
@@ -185,14 +196,6 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateShmRing(const SyncOptions& o
   return CreateShmRingGradientSync(shm);
 }
 
-absl::StatusOr<std::unique_ptr<GradientSync>> CreateGloo(const SyncOptions& options,
-                                                         const WorkerGroup& group) {
-  GlooOptions gloo;
-  gloo.group = group;
-  gloo.update_site = options.job.update;
-  return CreateGlooGradientSync(gloo);
-}
-
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateServers(const SyncOptions& options,
                                                             const WorkerGroup& group,
                                                             bool windows) {
@@ -248,7 +251,8 @@ absl::StatusOr<std::unique_ptr<GradientSync>> Create(Backend backend, const Sync
     case Backend::kRingOverShm:
       return CreateShmRing(options, group);
     case Backend::kRingOverGloo:
-      return CreateGloo(options, group);
+      GS_RETURN_IF_ERROR(CheckGloo(options));
+      return options.adapters.create_gloo(group, options.job.update);
     case Backend::kRingOverNccl:
       return CreateNccl(options, group, /*owners=*/0);
     case Backend::kRingOverCudaIpc:

@@ -16,6 +16,7 @@
 #include "core/links/frame_stream.h"
 #include "core/plan/job_spec.h"
 #include "core/sync/gradient_sync.h"
+#include "gradsync/join/adapters.h"
 #include "gradsync/join/server_weights.h"
 
 namespace gradsync {
@@ -32,6 +33,7 @@ struct SyncOptions {
   // To servers over grpc or shm; null: GrpcLinkOf(). A worker that has a server of its own gives the
   // link at which that listens.
   std::shared_ptr<StreamLink> server_link;
+  Adapters adapters;  // none by default
   // Has the buckets: by staging (core/sync/staged_sync.h), or NCCL's. Null: the host has them.
   std::shared_ptr<GpuApi> gpu;
   std::shared_ptr<NcclApi> nccl;  // of that GPU, with nccl
@@ -40,8 +42,11 @@ struct SyncOptions {
 // Checks everything that can be known before a connection is made: CheckJobSpec(), and what this
 // build has.
 // Errors: INVALID_ARGUMENT naming the flag, what was expected and what came; UNIMPLEMENTED never: a
-// link that this build lacks is INVALID_ARGUMENT, with the way to get it.
+// link that this program lacks is INVALID_ARGUMENT, with the way to get it.
 absl::Status ValidateSyncOptions(const SyncOptions& options);
+
+// Whether NCCL is there, or can be opened. Errors: INVALID_ARGUMENT, with the way to get it.
+absl::Status CheckNccl(const SyncOptions& options);
 
 // Errors: INVALID_ARGUMENT when more workers are to be servers than there are, which in a mesh that
 // cuts the model are the replicas of a part.

@@ -1,12 +1,14 @@
-#include "gradsync/join/create_slice_link.h"
+#include "gradsync/join/model_places.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/deadline.h"
 #include "core/base/flag_error.h"
 #include "core/base/host_identity.h"
 #include "core/base/status_macros.h"
+#include "core/group/mesh.h"
 #include "core/pipeline/stream_slice_link.h"
 #include "core/pipeline/window_slice_link.h"
 #include "gradsync/join/sync_factory.h"
@@ -38,6 +40,30 @@ absl::StatusOr<std::unique_ptr<SliceLink>> CreateSliceLink(Link link, const Work
   if (link == Link::kGrpc) return NewStreamSliceLink(group, GrpcTensorLinkOf(group));
   if (link == Link::kShm) return NewWindowSliceLink(group);
   return FlagError("tensor_link", "auto, grpc or shm", std::string(LinkName(link)));
+}
+
+absl::StatusOr<std::unique_ptr<ModelPlaces>> ModelPlaces::Open(const Member& member,
+                                                               const ModelLinks& links) {
+  std::unique_ptr<ModelPlaces> places(new ModelPlaces());
+  const WorkerGroup& all = member.group();
+  const Mesh& mesh = member.mesh();
+  if (!mesh.cuts_model()) return places;
+  places->replicas_ = std::make_unique<SideChannel>(SubGroup(all, mesh, mesh.samples()), "job");
+  if (mesh.has_pipeline()) {
+    const WorkerGroup stages = SubGroup(all, mesh, MeshDimension::kPipeline);
+    places->stage_link_ = std::make_unique<StageLink>(stages, GrpcTensorLinkOf(all), links.stages,
+                                                      member.activity());
+    places->stages_ = std::make_unique<SideChannel>(stages, "stages");
+    places->pipeline_ = {places->stage_link_.get(), places->stages_.get(), places->replicas_.get()};
+  }
+  if (mesh.has_slices()) {
+    absl::StatusOr<std::unique_ptr<SliceLink>> link =
+        CreateSliceLink(links.slices, SubGroup(all, mesh, MeshDimension::kTensor));
+    if (!link.ok()) return member.Explain(link.status());
+    places->slice_link_ = std::move(*link);
+    places->slice_ = {places->slice_link_.get(), places->replicas_.get()};
+  }
+  return places;
 }
 
 }  // namespace gradsync
