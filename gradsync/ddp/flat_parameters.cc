@@ -65,18 +65,46 @@ absl::Status CheckAgainstPlan(const std::vector<TensorSpec>& found, const Plan& 
                                                     found.size()));
 }
 
-absl::Status CheckFlat(const at::Tensor& flat, int64_t numel, c10::Device device, const char* what,
+const char* NameOf(ElementType type) {
+  switch (type) {
+    case ElementType::kFloat32:
+      return c10::toString(at::kFloat);
+  }
+  return "unknown elements";
+}
+
+absl::Status CheckFlat(const FlatBuffer& flat, int64_t numel, c10::Device device, const char* what,
                        size_t bucket) {
-  if (flat.defined() && flat.scalar_type() == at::kFloat && flat.device() == device &&
-      flat.is_contiguous() && flat.numel() == numel) {
+  const bool there = flat.memory != nullptr;
+  if (there && flat.type == ElementType::kFloat32 && TensorDevice(flat) == device &&
+      flat.numel == numel) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrCat(
       what, " buffer of bucket ", bucket, ": expected ", numel, " contiguous fp32 elements on ",
       device.str(), ", found ",
-      flat.defined() ? absl::StrCat(flat.numel(), " of ", c10::toString(flat.scalar_type()), " on ",
-                                    flat.device().str())
-                     : "none"));
+      there ? absl::StrCat(flat.numel, " of ", NameOf(flat.type), " on ", TensorDevice(flat).str())
+            : "none"));
+}
+
+c10::Device DeviceOf(const std::vector<GradBucket>& buckets) {
+  if (buckets.empty()) return c10::DeviceType::CPU;
+  const FlatBuffer& first = buckets[0].param;
+  return first.memory == nullptr ? c10::Device(c10::DeviceType::CPU) : TensorDevice(first);
+}
+
+absl::Status CheckBuckets(const std::vector<GradBucket>& buckets, const Plan& plan) {
+  if (buckets.size() != plan.buckets().size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("expected ", plan.buckets().size(), " buckets, found ", buckets.size()));
+  }
+  const c10::Device device = DeviceOf(buckets);
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const int64_t numel = plan.buckets()[b].numel;
+    GS_RETURN_IF_ERROR(CheckFlat(buckets[b].grad, numel, device, "gradient", b));
+    GS_RETURN_IF_ERROR(CheckFlat(buckets[b].param, numel, device, "parameter", b));
+  }
+  return absl::OkStatus();
 }
 
 // GradBucket as tensors.
@@ -91,25 +119,6 @@ std::vector<FlatTensors> TensorsOver(const std::vector<GradBucket>& buckets) {
     tensors.push_back({TensorOver(bucket.grad), TensorOver(bucket.param)});
   }
   return tensors;
-}
-
-c10::Device DeviceOf(const std::vector<FlatTensors>& buckets) {
-  if (buckets.empty() || !buckets[0].param.defined()) return c10::DeviceType::CPU;
-  return buckets[0].param.device();
-}
-
-absl::Status CheckBuckets(const std::vector<FlatTensors>& buckets, const Plan& plan) {
-  if (buckets.size() != plan.buckets().size()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("expected ", plan.buckets().size(), " buckets, found ", buckets.size()));
-  }
-  const c10::Device device = DeviceOf(buckets);
-  for (size_t b = 0; b < buckets.size(); ++b) {
-    const int64_t numel = plan.buckets()[b].numel;
-    GS_RETURN_IF_ERROR(CheckFlat(buckets[b].grad, numel, device, "gradient", b));
-    GS_RETURN_IF_ERROR(CheckFlat(buckets[b].param, numel, device, "parameter", b));
-  }
-  return absl::OkStatus();
 }
 
 at::Tensor ViewOf(const at::Tensor& flat, const TensorSpec& spec, int64_t offset) {
@@ -161,9 +170,8 @@ absl::StatusOr<FlatParameters> FlatParameters::Bind(const torch::nn::Module& mod
 }
 
 absl::StatusOr<FlatParameters> FlatParameters::Bind(
-    const torch::nn::Module& module, const Plan& plan, const std::vector<GradBucket>& memory,
+    const torch::nn::Module& module, const Plan& plan, const std::vector<GradBucket>& buckets,
     const std::function<absl::Status(int bucket)>& stored) {
-  const std::vector<FlatTensors> buckets = TensorsOver(memory);
   const std::vector<NamedParameter> named = TrainableParametersOf(module);
   const bool anywhere = stored != nullptr && !named.empty();
   GS_ASSIGN_OR_RETURN(
@@ -173,10 +181,11 @@ absl::StatusOr<FlatParameters> FlatParameters::Bind(
   GS_RETURN_IF_ERROR(CheckBuckets(buckets, plan));
 
   const std::vector<Place> places = PlacesOf(plan);
+  const std::vector<FlatTensors> tensors = TensorsOver(buckets);
   c10::NoGradGuard no_grad;
   FlatParameters flat;
   for (size_t b = 0; stored != nullptr && b < plan.buckets().size(); ++b) {
-    const FlatTensors& bucket = buckets[b];
+    const FlatTensors& bucket = tensors[b];
     bucket.param.zero_();
     for (const PlacedTensor& placed : plan.buckets()[b].tensors) {
       ViewOf(bucket.param, specs[placed.tensor], placed.offset).copy_(named[placed.tensor].tensor);
@@ -184,7 +193,7 @@ absl::StatusOr<FlatParameters> FlatParameters::Bind(
     GS_RETURN_IF_ERROR(stored(static_cast<int>(b)));
   }
   for (size_t i = 0; i < named.size(); ++i) {
-    const FlatTensors& bucket = buckets[places[i].bucket];
+    const FlatTensors& bucket = tensors[places[i].bucket];
     const at::Tensor param_view = ViewOf(bucket.param, specs[i], places[i].offset);
     const at::Tensor grad_view = ViewOf(bucket.grad, specs[i], places[i].offset);
     const at::Tensor& parameter = named[i].tensor;

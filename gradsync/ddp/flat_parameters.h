@@ -73,7 +73,7 @@ class FlatParameters {
   // that memory. The module may be on another device than the buckets: it comes to theirs a bucket
   // at a time, and never whole.
   static absl::StatusOr<FlatParameters> Bind(const torch::nn::Module& module, const Plan& plan,
-                                             const std::vector<GradBucket>& memory,
+                                             const std::vector<GradBucket>& buckets,
                                              const std::function<absl::Status(int bucket)>& stored);
 
   // Autograd computes the gradient of `leaf` from now on, of the parameter's sizes and strides, and

@@ -17,11 +17,13 @@ c10::Device TensorDevice(const GpuApi* gpu) {
   return DeviceOf(gpu == nullptr || !gpu->is_cuda() ? FlatBuffer::kHost : gpu->device());
 }
 
+c10::Device TensorDevice(const FlatBuffer& buffer) { return DeviceOf(buffer.device); }
+
 at::Tensor TensorOver(const FlatBuffer& buffer) {
   if (buffer.memory == nullptr) return at::Tensor();
   return at::from_blob(
       buffer.data, {buffer.numel}, [memory = buffer.memory](void*) {},
-      at::TensorOptions().dtype(at::kFloat).device(DeviceOf(buffer.device)));
+      at::TensorOptions().dtype(at::kFloat).device(TensorDevice(buffer)));
 }
 
 }  // namespace gradsync

@@ -12,6 +12,9 @@ namespace gradsync {
 // and for a fake, whose memory is the host's. Thread-safe.
 c10::Device TensorDevice(const GpuApi* gpu);
 
+// Where LibTorch has the tensors over a buffer. Thread-safe.
+c10::Device TensorDevice(const FlatBuffer& buffer);
+
 // A tensor of shape [buffer.numel] over the buffer's elements, which it keeps alive. Undefined for a
 // buffer without memory.
 at::Tensor TensorOver(const FlatBuffer& buffer);
