@@ -26,130 +26,22 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "core/base/activity.h"
 #include "core/base/deadline.h"
-#include "core/base/trace_recorder.h"
 #include "core/group/side_channel.h"
 #include "core/optim/optimizer_state.h"
 #include "core/plan/gather_order.h"
-#include "core/plan/optimizer_spec.h"
 #include "core/plan/plan.h"
 #include "core/plan/step_options.h"
 #include "core/sync/gradient_sync.h"
 #include "gradsync/ddp/bucket_reducer.h"
 #include "gradsync/ddp/captured_step.h"
+#include "gradsync/ddp/ddp_options.h"
 #include "gradsync/ddp/flat_parameters.h"
 #include "gradsync/ddp/parameter_gathers.h"
-#include "gradsync/ddp/stream_timer.h"
+#include "gradsync/ddp/step_exchange.h"
 #include "gradsync/ddp/weight_copies.h"
-#include "gradsync/ddp/worker_optimizer.h"
 
 namespace gradsync {
-
-// What a rank has of a module that is cut into stages, each on ranks of its own.
-struct DdpPart {
-  // Names of the trainable parameters, in the module's order.
-  std::vector<std::string> parameters;
-  SideChannel* all_ranks = nullptr;  // of all stages and their replicas
-};
-
-// Weights that a module computes with in a narrower type (weight_copies.h).
-struct DdpCopies {
-  c10::ScalarType type = c10::ScalarType::BFloat16;
-  std::vector<std::string> names;  // of trainable parameters
-};
-
-struct DdpOptions {
-  // The optimizer and its parameter groups, the same on all ranks.
-  OptimizerSpec optimizer;
-
-  // Group of a parameter, an index into optimizer.groups; null puts all into group 0. For example,
-  // no weight decay for vectors: [](const TensorSpec& t) { return t.sizes.size() < 2 ? 1 : 0; }.
-  std::function<int(const TensorSpec&)> group_of;
-
-  // Buckets and chunks. The number of workers is the side channel's. With slots of gradients
-  // (BucketSlots) the owners must update; a step then may wait in backward for the bucket that had
-  // the memory before, and neither clips nor adds up micro-batches.
-  PlanOptions plan;
-
-  // Plan::chunk_bytes() of the job that this one continues, for its bits: taken where plan.chunk_bytes
-  // is 0. None: as the ranks' hosts have it (chunk_bytes_by_hosts.h). The same on all ranks.
-  absl::optional<int64_t> earlier_chunk_bytes;
-
-  // Not empty: owners alone keep parameters, and the plan gets slots for them (BucketSlots). Each
-  // unit is the names of trainable parameters that are computed with in one go, a block, in the
-  // order of forward; every parameter is in one. They hold values when GatherUnit() got them, and
-  // must not be used otherwise: in backward the units come once more, in reverse, so the graph is
-  // to be cut between them. All ranks need the same units.
-  //
-  // Where buckets are on a GPU the module may be on the host, and so need not fit on the GPU:
-  // Create() brings its parameters to the owners by way of the buckets, and the caller moves the
-  // rest of it afterwards.
-  std::vector<std::vector<std::string>> units;
-
-  // Runs one forward and backward of the module on any batch, e.g. of zeros; called once, on rank
-  // 0, to see the order in which gradients become ready (see ready_order.h). Null assumes the
-  // reverse of the order of registration.
-  std::function<void()> forward_backward;
-
-  // Called in backward for each parameter, an index into plan().tensors(), whose gradient of the
-  // step is complete, before its bucket leaves: for those who measure, or delay, a step. Must not
-  // throw. Null: nobody does.
-  std::function<void(int parameter)> on_gradient;
-
-  // Copies rank 0's buffers (BatchNorm's running statistics) to all ranks at the begin of every
-  // step, which costs a round trip. Otherwise they drift apart, harmlessly, until
-  // BroadcastBuffers().
-  bool broadcast_buffers_each_step = false;
-
-  // Leaves parameters and the optimizer's state as they were after a step whose mean gradient is
-  // not finite, for those who scale the loss; skipped() says so. All ranks see the same mean, so
-  // all do the same. Every bucket's mean is waited for before the first update, as with clipping,
-  // and then their norm on the host: the only wait for a GPU in a step. Only where workers update:
-  // an owner updates a chunk before it could know of the others, so Create() refuses it with
-  // INVALID_ARGUMENT.
-  bool skip_nonfinite_steps = false;
-
-  // Of a stage: the module is whole, of which this rank trains these parameters with the ranks of
-  // the side channel, who have the same. The plan is then the whole module's, as if it were not
-  // cut, and this rank's is a part of it (Plan::Part()): so sums have the bits of the uncut module's
-  // under plain data parallelism. All other parameters lose their values, and their memory.
-  absl::optional<DdpPart> part;
-
-  // Parameters of which there are to be copies in a narrower type, with which alone the module then
-  // computes its gradients: those that autocast would round in each forward. After Create() the
-  // caller gives CopyOf() to the module. Not with units, which would have to be copied, too, whenever
-  // they come: INVALID_ARGUMENT.
-  absl::optional<DdpCopies> copies;
-
-  // Told of waits for others in backward; may be null.
-  Activity* activity = nullptr;
-
-  // Of some steps' launches, waits and updates; may be null.
-  std::shared_ptr<TraceRecorder> recorder;
-
-  // Called when FinishStep() has waited long for a bucket, and again each time that this has doubled;
-  // on its thread. Null: nobody is told.
-  std::function<void(int64_t step, int bucket, absl::Duration waited)> on_stall;
-  absl::Duration stall_after = absl::Seconds(5);
-
-  // Longest wait for peers where no deadline is passed.
-  absl::Duration timeout = absl::Seconds(60);
-};
-
-// Where FinishStep() spent its time.
-struct StepTiming {
-  // Waiting for buckets: communication that backward did not hide. On a GPU it is the time for
-  // which the compute stream stood still, whatever the host did meanwhile, and that of the newest
-  // step that the GPU has done (stream_timer.h), some steps before this one; zero before there is
-  // one. See DistributedDataParallel::Exposed().
-  absl::Duration exposed;
-  int64_t exposed_step = 0;  // of which step that is; 0: of none
-  // The part of it that was spent in backward, waiting for memory that buckets share.
-  absl::Duration in_backward;
-  // The optimizer and clipping; zero when owners update. On a GPU: queueing them.
-  absl::Duration update;
-};
 
 // Makes a torch module train over any GradientSync: after each step all ranks hold the parameters
 // that one process would have that trained on all ranks' batches together, and all of them the same
@@ -308,41 +200,31 @@ class DistributedDataParallel {
   const Plan& plan() const { return plan_; }
 
   // Of the last FinishStep().
-  const StepTiming& timing() const { return timing_; }
+  const StepTiming& timing() const { return exchange_->timing(); }
 
   // StepTiming::exposed of that very step, where it is known: on a GPU once that has done the step,
   // while at most StreamTimer::kSteps have begun since; without a GPU that of the last one. Errors:
   // those of GpuApi.
-  absl::StatusOr<absl::optional<absl::Duration>> Exposed(int64_t step) const;
+  absl::StatusOr<absl::optional<absl::Duration>> Exposed(int64_t step) const {
+    return exchange_->Exposed(step);
+  }
 
   // Norm of the mean gradient before clipping, of the last FinishStep() with max_norm or
   // skip_nonfinite_steps under kWorker; 0 before. On a GPU, of the latest one that is done there.
-  double grad_norm() const { return optimizer_ != nullptr ? optimizer_->grad_norm() : 0; }
+  double grad_norm() const { return exchange_->grad_norm(); }
 
   // Whether the last FinishStep() left the parameters as they were (skip_nonfinite_steps). To the
   // optimizer (Adam's bias correction, ExportState()) such a step never was.
-  bool skipped() const { return skipped_; }
+  bool skipped() const { return exchange_->skipped(); }
 
  private:
   DistributedDataParallel(std::shared_ptr<torch::nn::Module> module, GradientSync* sync,
                           SideChannel* side_channel, DdpOptions options, Plan plan);
 
   absl::Status Bind(Deadline deadline);
-  absl::Status MakeOptimizer();
   absl::Status BindParameters(Deadline deadline);
-  absl::Status AgreeOnUnits(Deadline deadline);
-  absl::Status BroadcastFromRank0(const std::vector<NamedParameter>& tensors, Deadline deadline);
   absl::Status CheckBetweenSteps() const;
-  absl::Status CheckStepOptions(const StepOptions& step) const;
-  absl::Status CheckClipping(const StepOptions& step) const;
-  StallNotice StallOf(int bucket) const;
-  absl::Status MakeRoom(int bucket);
   void LaunchBucket(int bucket);
-  absl::Status WaitForBucket(int bucket, Deadline deadline);
-  absl::Status UpdateBucket(int bucket);
-  absl::Status CompleteStep(Deadline deadline);
-  absl::Status UpdateByNorm();
-  absl::Status ApplyNorm();
   absl::Status Fail(absl::Status status);
 
   const std::shared_ptr<torch::nn::Module> module_;
@@ -350,22 +232,15 @@ class DistributedDataParallel {
   SideChannel* const side_channel_;
   const DdpOptions options_;
   const Plan plan_;
+  std::vector<GradBucket> buckets_;
   FlatParameters parameters_;
   WeightCopies copies_;
-  std::unique_ptr<ParameterGathers> gathers_;   // null without units
-  std::unique_ptr<WorkerOptimizer> optimizer_;  // null when owners update
-  StepOptions step_;                            // under way or done
+  std::unique_ptr<ParameterGathers> gathers_;  // null without units
+  std::unique_ptr<StepExchange> exchange_;     // after Create()
   bool in_step_ = false;
-  bool capturing_ = false;
   std::unique_ptr<CapturedStep> captured_step_;  // null without a GPU
-  std::vector<SyncHandle> handles_;              // of this step, by bucket
-  StepTiming timing_;
-  absl::Duration room_wait_;  // in backward of this step, for buckets whose memory others need
-  std::unique_ptr<StreamTimer> stream_timer_;  // null without a GPU
-  bool skipped_ = false;
-  int64_t skipped_steps_ = 0;  // of step_.step
+  bool capturing_ = false;
   absl::Status failed_;
-  std::vector<GradBucket> buckets_;
   std::unique_ptr<BucketReducer> reducer_;  // last: its hooks use the above
 };
 

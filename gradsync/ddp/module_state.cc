@@ -1,11 +1,13 @@
 #include "gradsync/ddp/module_state.h"
 
 #include <cstring>
+#include <utility>
 
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/core/GradMode.h"
+#include "core/base/status_macros.h"
 #include "core/plan/plan.h"
 #include "torch/nn/module.h"
 
@@ -33,6 +35,12 @@ std::vector<NamedParameter> FrozenParametersOf(const torch::nn::Module& module) 
     }
   }
   return frozen;
+}
+
+std::vector<NamedParameter> UnplannedTensorsOf(const torch::nn::Module& module) {
+  std::vector<NamedParameter> tensors = BuffersOf(module);
+  for (NamedParameter& t : FrozenParametersOf(module)) tensors.push_back(std::move(t));
+  return tensors;
 }
 
 std::string DescribeTensors(const std::vector<NamedParameter>& tensors) {
@@ -79,6 +87,16 @@ absl::Status UnpackTensors(absl::string_view packed, const std::vector<NamedPara
     t.tensor.copy_(values);
   }
   return absl::OkStatus();
+}
+
+absl::Status BroadcastTensors(const std::vector<NamedParameter>& tensors, SideChannel* ranks,
+                              Deadline deadline) {
+  if (ranks == nullptr || ranks->world_size() == 1) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(
+      const std::string packed,
+      ranks->Broadcast(ranks->rank() == 0 ? PackTensors(tensors) : std::string(), deadline));
+  if (ranks->rank() == 0) return absl::OkStatus();
+  return UnpackTensors(packed, tensors);
 }
 
 }  // namespace gradsync

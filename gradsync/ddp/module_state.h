@@ -8,6 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "core/base/deadline.h"
+#include "core/group/side_channel.h"
 #include "gradsync/ddp/flat_parameters.h"
 
 namespace gradsync {
@@ -17,6 +19,9 @@ std::vector<NamedParameter> BuffersOf(const torch::nn::Module& module);
 
 // The module's parameters without requires_grad.
 std::vector<NamedParameter> FrozenParametersOf(const torch::nn::Module& module);
+
+// Both: what ranks have to have in common besides the plan's parameters.
+std::vector<NamedParameter> UnplannedTensorsOf(const torch::nn::Module& module);
 
 // A line per tensor: name, type and sizes.
 std::string DescribeTensors(const std::vector<NamedParameter>& tensors);
@@ -29,6 +34,11 @@ std::string PackTensors(const std::vector<NamedParameter>& tensors);
 // Errors: FAILED_PRECONDITION when the other side's names, types or shapes differ, with the first
 // difference; DATA_LOSS when bytes are missing. Nothing is changed then.
 absl::Status UnpackTensors(absl::string_view packed, const std::vector<NamedParameter>& tensors);
+
+// Collective: rank 0's values of these tensors, which all have, on all ranks of `ranks`; null: there is
+// one. Errors: those of SideChannel and of UnpackTensors().
+absl::Status BroadcastTensors(const std::vector<NamedParameter>& tensors, SideChannel* ranks,
+                              Deadline deadline);
 
 }  // namespace gradsync
 

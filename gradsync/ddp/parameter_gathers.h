@@ -3,16 +3,33 @@
 #ifndef GRADSYNC_GRADSYNC_DDP_PARAMETER_GATHERS_H_
 #define GRADSYNC_GRADSYNC_DDP_PARAMETER_GATHERS_H_
 
+#include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
+#include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "core/base/deadline.h"
+#include "core/group/side_channel.h"
 #include "core/group/sync_handle.h"
 #include "core/plan/gather_order.h"
+#include "core/plan/plan.h"
 #include "core/sync/gradient_sync.h"
+#include "gradsync/ddp/flat_parameters.h"
 
 namespace gradsync {
+
+// Gives `plan` slots of parameters, as few as the units (DdpOptions::units) need. Errors: those of
+// UnitBuckets() and Plan::WithSlots().
+absl::Status MakeParameterSlots(const std::vector<std::vector<std::string>>& units, Plan* plan);
+
+// Collective over `ranks`; null: there is one. Ranks that gather in other orders would wait for each
+// other. Errors: FAILED_PRECONDITION naming the first difference; those of SideChannel.
+absl::Status AgreeOnUnits(const std::vector<std::vector<std::string>>& units, SideChannel* ranks,
+                          Deadline deadline);
 
 // Gathers what a unit needs before it computes, and what the next one needs meanwhile, in the order
 // of core/plan/gather_order.h, and so the same on all ranks that make the same calls.
@@ -29,6 +46,16 @@ class ParameterGathers {
 
   // The same of one bucket.
   absl::Status NeedBucket(int bucket, Deadline deadline);
+
+  // Calls `visit` for each parameter, all of them in order, which has its values then. `parameters`
+  // are those of the buckets. Errors: also those of `visit`.
+  absl::Status Visit(const FlatParameters& parameters,
+                     const std::function<absl::Status(const std::string& name,
+                                                      const at::Tensor& parameter)>& visit,
+                     Deadline deadline);
+
+  // FlatParameters::Sha256(), each parameter as Visit() has it.
+  absl::StatusOr<std::string> Sha256(const FlatParameters& parameters, Deadline deadline);
 
   // The bucket's parameters change at their owners: when they are needed again they are to be
   // gathered again. Its memory keeps the old ones until then.
