@@ -55,7 +55,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
@@ -65,17 +64,13 @@
 #include "core/base/monotonic_time.h"
 #include "core/base/mutex.h"
 #include "core/base/patient_deadline.h"
-#include "core/base/thread.h"
 #include "core/links/frame_stream.h"
-#include "ps_server/async_shard.h"
-#include "ps_server/guests.h"
-#include "ps_server/parameter_shard.h"
-#include "ps_server/push_sequence.h"
-#include "ps_server/roster.h"
+#include "ps_server/admission.h"
+#include "ps_server/membership.h"
 #include "ps_server/run_member.h"
 #include "ps_server/server_event.h"
 #include "ps_server/server_stats.h"
-#include "ps_server/shard.h"
+#include "ps_server/shard_router.h"
 
 namespace gradsync {
 
@@ -89,14 +84,14 @@ struct ServiceLimits {
 };
 
 // Serves one run and ends with it. Thread-safe. Must outlive the streams that it accepted.
-class Service : private ShardEvents, private AsyncShardEvents {
+class Service {
  public:
   // See Roster for `run_id`. `timeout`: what windows take to connect, and how long a process that
   // shares memory, or whom others wait for after they have settled, may be silent. `sink` hears
   // what happens under ssp and asp; may be empty.
   Service(std::string run_id, int attempt, absl::Duration timeout, ServerEventSink sink = {},
           ServiceLimits limits = {});
-  ~Service() override;
+  ~Service();
 
   // Before the first stream: once a worker has said where the run's store is, a thread makes this
   // server a member of the run (ps_server/run_member.h), unless JoinRun() has, and tries again until
@@ -131,7 +126,6 @@ class Service : private ShardEvents, private AsyncShardEvents {
 
  private:
   class Session;
-  struct Group;
 
   // Notes why the run ends. False if it has ended before.
   bool End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -139,89 +133,43 @@ class Service : private ShardEvents, private AsyncShardEvents {
   // After End(): tells everybody who said hello.
   void TellMembers(const absl::Status& status);
 
-  // Whether the stream belongs to the run, as far as it says and this service knows.
-  absl::Status CheckProof(const StreamProof& proof) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
   // Ends streams that have been guests for too long, and the run if a member has finished without
   // goodbye.
   void EndOverdue();
+
+  // Ends the run if a worker for which others wait does nothing.
+  void EndIfSilent();
 
   // Called by sessions, for each in order.
   void OnFrame(Session& session, const proto::FrameHeader& header, Payload payload);
   void OnPeerFinished(Session& session);
   void OnClosed(Session& session, const absl::Status& status);
 
+  void OnMembersFrame(Session& session, const proto::FrameHeader& header, Payload payload);
   absl::Status OnHello(Session& session, const Payload& payload);
-  const Roster& CompleteRoster() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  absl::Status StartGroup();
-  absl::StatusOr<std::unique_ptr<Shard>> MakeShard(const Roster& roster);
+  absl::Status Begin();
   absl::Status Dispatch(Session& session, const proto::FrameHeader& header, Payload payload);
-  absl::Status OnPush(Session& session, const proto::FrameHeader& header, Payload payload);
-  absl::Status OnParameters(Session& session, const proto::FrameHeader& header,
-                            const Payload& payload);
-  absl::Status OnHost(Session& session);
-  absl::Status OnWindows(Session& session, const Payload& payload);
-  absl::Status OnShard(Session& session, const proto::FrameHeader& header);
-  absl::Status OnSettle(Session& session);
-  absl::Status OnStateRequest(Session& session);
-  absl::Status OnState(Session& session, const proto::FrameHeader& header, const Payload& payload);
-  absl::Status OnTrace(Session& session, const proto::FrameHeader& header);
-  absl::Status OnGoodbye(Session& session);
-  void SendAnswer(int rank, proto::FrameHeader header, const std::shared_ptr<LentBuffer>& values);
-  absl::Status TakeCredit(int rank);
-  std::string Name(int rank) const;
+  void OnGoodbye(Session& session);
+
+  // What the end of a stream of `rank` without a goodbye means.
   absl::Status LostStream(int rank, const absl::Status& status) const;
-  void EndIfSilent();
-  void SeekMembership();
-  void JoinMembershipThread();
-  // Whether a run is under way whose store is known.
-  bool KnowsRun() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool MayBecomeMember() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of the run that it knows.
-  RunMemberOptions RunOptions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status BecomeMember();
-  void LeaveRun(const absl::Status& status);
+
+  // Ends the run, unless the group knows better why a worker is gone.
   void Lost(absl::Status status);
 
-  void OnFolded(int rank) override;
-  void OnResult(ChunkId id, int64_t step, std::shared_ptr<LentBuffer> values) override;
-  void OnSquares(int64_t step, std::vector<double> squares) override;
-  void OnApplied(int rank) override { OnFolded(rank); }
-  void OnAnswer(ChunkId id, const ChunkClocks::Answer& answer,
-                const std::shared_ptr<LentBuffer>& values) override;
-  void OnDeferred(ChunkId id, const ChunkClocks::Answer& answer) override;
-  void OnFinal(ChunkId id, int rank, const std::shared_ptr<LentBuffer>& values) override;
-
-  void SendValues(int rank, size_t connection, proto::FrameHeader header,
-                  const std::shared_ptr<LentBuffer>& values);
+  ShardRouter* router() const { return router_.load(std::memory_order_acquire); }
 
   const absl::Duration timeout_;
-  absl::Duration failure_timeout_ = absl::InfiniteDuration();
-  StoreConnector connect_store_;
   const ServerEventSink sink_;
-  const bool proof_required_;
-  const Credentials credentials_;
-  const HelloLimits hello_limits_;
-  Mutex hello_mutex_;  // held while a hello is read and what it completes is made; before mutex_
-  mutable Mutex mutex_;
-  CondVar changed_;
-  Roster roster_ ABSL_GUARDED_BY(mutex_);
-  std::string key_ ABSL_GUARDED_BY(mutex_);
-  Guests guests_ ABSL_GUARDED_BY(mutex_);
+  const std::shared_ptr<Activity> activity_ = std::make_shared<Activity>();
+  Admission admission_;
+  mutable Mutex mutex_;  // before those of admission_ and membership_
+  CondVar changed_;      // also of what Admission has
   // Members that have finished without goodbye, and when.
   std::vector<std::pair<const Session*, MonotonicTime>> finished_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Session>> members_ ABSL_GUARDED_BY(mutex_);  // Session::member
-  // As JoinRun() says it, or else the first hello.
-  std::string store_address_ ABSL_GUARDED_BY(mutex_);
-  absl::optional<int> number_ ABSL_GUARDED_BY(mutex_);  // among all servers of the job
-  bool joined_ ABSL_GUARDED_BY(mutex_) = false;         // BecomeMember() is at it, or has done it
-  Deadline next_attempt_ ABSL_GUARDED_BY(mutex_) = Deadline::At(MonotonicTime::InfinitePast());
-  std::shared_ptr<RunMember> run_ ABSL_GUARDED_BY(mutex_);
   int goodbyes_ ABSL_GUARDED_BY(mutex_) = 0;
-  int open_ ABSL_GUARDED_BY(mutex_) = 0;        // members whose stream is not closed
-  bool begun_ ABSL_GUARDED_BY(mutex_) = false;  // StartGroup() is over
+  bool begun_ ABSL_GUARDED_BY(mutex_) = false;  // Begin() is over
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // the destructor
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 
   // Of Wait() alone.
@@ -229,17 +177,11 @@ class Service : private ShardEvents, private AsyncShardEvents {
   absl::optional<PatientDeadline>
       silence_;  // of all who are waited for, at each look since it began
 
-  const std::shared_ptr<Activity> activity_ = std::make_shared<Activity>();
-
   // Set once, when all have come; then constant but for what is thread-safe itself.
-  std::unique_ptr<Group> group_storage_;
-  std::atomic<Group*> group_{nullptr};
+  std::unique_ptr<ShardRouter> router_storage_;
+  std::atomic<ShardRouter*> router_{nullptr};
 
-  std::atomic<int64_t> tx_bytes_{0}, rx_bytes_{0}, tx_messages_{0}, rx_messages_{0};
-  std::atomic<int64_t> step_tx_bytes_{0}, step_rx_bytes_{0};
-
-  Mutex membership_mutex_;                                // several may wait for the run's end
-  Thread membership_ ABSL_GUARDED_BY(membership_mutex_);  // last: uses all of the above
+  Membership membership_;  // last: its threads use all of the above
 };
 
 }  // namespace gradsync
