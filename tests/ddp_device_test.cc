@@ -1,4 +1,4 @@
-// DistributedDataParallel over buckets in the memory of a GPU, the fake one, which has the host's
+// DdpEngine over buckets in the memory of a GPU, the fake one, which has the host's
 // arithmetic: the bits must be those of the host.
 
 #include <functional>
@@ -19,7 +19,7 @@
 #include "core/group/in_memory_store.h"
 #include "core/sync/local_sync.h"
 #include "core/sync/staged_sync.h"
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 #include "gtest/gtest.h"
 #include "tests/rank_threads.h"
 #include "tests/tiny_job.h"
@@ -45,8 +45,8 @@ std::string Name(const testing::TestParamInfo<Case>& info) {
                       c.max_norm > 0 ? "Clipped" : "");
 }
 
-DdpOptions OptionsOf(const Case& c) {
-  DdpOptions options;
+DdpEngineOptions OptionsOf(const Case& c) {
+  DdpEngineOptions options;
   options.optimizer = {c.kind, {{}}};
   options.optimizer.groups[0].momentum = 0.9;
   options.optimizer.groups[0].weight_decay = 0.01;
@@ -54,8 +54,8 @@ DdpOptions OptionsOf(const Case& c) {
   return options;
 }
 
-absl::Status Train(DistributedDataParallel& ddp, TinyModule& module, const Case& c, int rank,
-                   int64_t first, int64_t last) {
+absl::Status Train(DdpEngine& ddp, TinyModule& module, const Case& c, int rank, int64_t first,
+                   int64_t last) {
   for (int64_t step = first; step <= last; ++step) {
     GS_RETURN_IF_ERROR(ddp.BeginStep({step, 0.1, c.max_norm, 1}));
     module.Loss(TinyInputs(rank, step)).backward();
@@ -87,7 +87,7 @@ std::vector<Outcome> TrainGroup(const Case& c, const std::vector<std::shared_ptr
     if (!gpus.empty()) sync = CreateStagedSync(std::move(sync), gpus[rank]);
     SideChannel side_channel(group, "ddp");
     const std::shared_ptr<TinyModule> module = NewTinyModule(rank);
-    auto ddp = DistributedDataParallel::Create(module, sync.get(), &side_channel, OptionsOf(c));
+    auto ddp = DdpEngine::Create(module, sync.get(), &side_channel, OptionsOf(c));
     ASSERT_TRUE(ddp.ok()) << ddp.status();
     const int before = gpus.empty() ? 0 : gpus[rank]->synchronizations();
     const absl::Status trained = Train(**ddp, *module, c, rank, 1, kSteps);
@@ -139,14 +139,14 @@ struct Alone {
   Alone(const Case& c, std::shared_ptr<FakeGpu> gpu, bool skip_nonfinite_steps = false)
       : module(NewTinyModule(3)), sync(CreateLocalSync(c.site)) {
     if (gpu != nullptr) sync = CreateStagedSync(std::move(sync), std::move(gpu));
-    DdpOptions options = OptionsOf(c);
+    DdpEngineOptions options = OptionsOf(c);
     options.skip_nonfinite_steps = skip_nonfinite_steps;
-    ddp = DistributedDataParallel::Create(module, sync.get(), nullptr, std::move(options)).value();
+    ddp = DdpEngine::Create(module, sync.get(), nullptr, std::move(options)).value();
   }
 
   std::shared_ptr<TinyModule> module;
   std::unique_ptr<GradientSync> sync;
-  std::unique_ptr<DistributedDataParallel> ddp;
+  std::unique_ptr<DdpEngine> ddp;
 };
 
 TEST(DdpDeviceStateTest, StateFromTheDeviceGoesOnOnTheHostAndTheOtherWayRound) {
@@ -220,7 +220,7 @@ at::Tensor LinearLoss(TinyModule& module) {
   return loss;
 }
 
-absl::Status LinearStep(DistributedDataParallel& ddp, TinyModule& module, int64_t step) {
+absl::Status LinearStep(DdpEngine& ddp, TinyModule& module, int64_t step) {
   GS_RETURN_IF_ERROR(ddp.BeginStep({step, 0.1, 0, 1}));
   LinearLoss(module).backward();
   return ddp.FinishStep(Soon());
@@ -247,8 +247,7 @@ TEST(DdpCaptureTest, ReplayedStepsAndOthersTakeTurnsWithTheBitsOfTheHost) {
           if (on_gpu) sync = CreateStagedSync(std::move(sync), gpu);
           SideChannel side_channel(group, "ddp");
           const std::shared_ptr<TinyModule> module = NewTinyModule(rank);
-          auto ddp =
-              *DistributedDataParallel::Create(module, sync.get(), &side_channel, OptionsOf(c));
+          auto ddp = *DdpEngine::Create(module, sync.get(), &side_channel, OptionsOf(c));
           for (int64_t step = 1; step <= 6; ++step) {
             absl::Status status;
             if (on_gpu && step == 2) {

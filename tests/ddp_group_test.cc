@@ -1,4 +1,4 @@
-// DistributedDataParallel with peers. A rank is a thread.
+// DdpEngine with peers. A rank is a thread.
 
 #include <functional>
 #include <memory>
@@ -11,7 +11,7 @@
 #include "core/base/deadline.h"
 #include "core/group/in_memory_store.h"
 #include "gmock/gmock.h"
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 #include "gradsync/ddp/tiny_module.h"
 #include "gtest/gtest.h"
 #include "tests/rank_threads.h"
@@ -67,8 +67,8 @@ void RunTwoRanks(const std::function<void(int, GradientSync*, SideChannel*)>& bo
   });
 }
 
-DdpOptions SmallBuckets() {
-  DdpOptions options;
+DdpEngineOptions SmallBuckets() {
+  DdpEngineOptions options;
   options.optimizer = NesterovSpec();
   options.plan.first_bucket_bytes = options.plan.bucket_bytes = 128;
   options.timeout = absl::Seconds(30);
@@ -86,9 +86,9 @@ TEST(DdpGroupTest, TwoRanksTrainAsOneOnBothHalvesOfTheBatch) {
   modules[0]->forwards.fill_(5);
   RunTwoRanks([&](int rank, GradientSync* sync, SideChannel* side_channel) {
     const std::shared_ptr<TinyModule>& module = modules[rank];
-    DdpOptions options = SmallBuckets();
+    DdpEngineOptions options = SmallBuckets();
     options.forward_backward = [&] { module->Loss(at::ones({2, 4})).backward(); };
-    auto ddp = DistributedDataParallel::Create(module, sync, side_channel, std::move(options));
+    auto ddp = DdpEngine::Create(module, sync, side_channel, std::move(options));
     ASSERT_TRUE(ddp.ok()) << ddp.status();
     EXPECT_EQ(module->forwards.item<float>(), 5);
     for (int64_t step = 1; step <= 4; ++step) {
@@ -117,7 +117,7 @@ TEST(DdpGroupTest, WhenOneRanksModuleIsRefusedAllReturn) {
     auto module = std::make_shared<TinyModule>();
     if (rank == 1) module->to(at::kDouble);
     const absl::Status status =
-        DistributedDataParallel::Create(module, sync, side_channel, SmallBuckets()).status();
+        DdpEngine::Create(module, sync, side_channel, SmallBuckets()).status();
     if (rank == 0) {
       EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
       EXPECT_THAT(status.message(), AllOf(HasSubstr("rank 1"), HasSubstr("first_weight")));
@@ -132,7 +132,7 @@ TEST(DdpGroupTest, RanksWithOtherBuffersAreRefused) {
     auto module = std::make_shared<TinyModule>();
     if (rank == 1) module->register_buffer("extra", at::zeros({2}));
     const absl::Status status =
-        DistributedDataParallel::Create(module, sync, side_channel, SmallBuckets()).status();
+        DdpEngine::Create(module, sync, side_channel, SmallBuckets()).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(status.message(), AllOf(HasSubstr("rank 1"), HasSubstr("extra Float [2]")));
   });
@@ -145,7 +145,7 @@ TEST(DdpGroupTest, LargeFrozenParametersAndBuffersAreRank0s) {
     const at::Tensor frozen = module->register_parameter("frozen", at::full({9 << 20}, 1.0 + rank),
                                                          /*requires_grad=*/false);
     const at::Tensor buffer = module->register_buffer("large", at::full({9 << 20}, 3.0 + rank));
-    const auto ddp = DistributedDataParallel::Create(module, sync, side_channel, SmallBuckets());
+    const auto ddp = DdpEngine::Create(module, sync, side_channel, SmallBuckets());
     ASSERT_TRUE(ddp.ok()) << ddp.status();
     EXPECT_TRUE(at::all(frozen == 1.0).item<bool>());
     EXPECT_TRUE(at::all(buffer == 3.0).item<bool>());

@@ -18,7 +18,7 @@
 #include "core/group/in_memory_store.h"
 #include "core/group/side_channel.h"
 #include "core/links/in_process_stream.h"
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 #include "gtest/gtest.h"
 #include "ps_server/client/ps_gradient_sync.h"
 #include "ps_server/server.h"
@@ -39,8 +39,8 @@ Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 // Small buckets and chunks: several stripes, cut tails, and for many ranks empty chunks and a
 // bucket below n elements.
-DdpOptions SmallPieces() {
-  DdpOptions options;
+DdpEngineOptions SmallPieces() {
+  DdpEngineOptions options;
   options.plan.first_bucket_bytes = 64;
   options.plan.bucket_bytes = 100000;
   options.plan.chunk_bytes = 4096;
@@ -199,7 +199,7 @@ class Group {
     ASSERT_TRUE(sync.ok()) << sync.status();
     SideChannel side_channel(group, "test");
     const std::shared_ptr<Model> model = NewModel();
-    auto ddp = DistributedDataParallel::Create(model, sync->get(), &side_channel, SmallPieces());
+    auto ddp = DdpEngine::Create(model, sync->get(), &side_channel, SmallPieces());
     ASSERT_TRUE(ddp.ok()) << ddp.status();
     for (int64_t step = 1; step <= kSteps; ++step) {
       ASSERT_EQ((*ddp)->BeginStep(Step(step)), absl::OkStatus());

@@ -13,8 +13,8 @@
 #include "core/sync/device_buckets.h"
 #include "core/sync/flat_buckets.h"
 #include "core/sync/staged_sync.h"
+#include "gradsync/ddp/ddp_engine.h"
 #include "gradsync/ddp/device_worker_optimizer.h"
-#include "gradsync/ddp/distributed_data_parallel.h"
 #include "gradsync/ddp/tensor_over.h"
 #include "gradsync/ddp/worker_optimizer.h"
 #include "gtest/gtest.h"
@@ -138,12 +138,12 @@ class TrainingOnGpuTest : public RealGpuTest {
       const auto sync = create(group);
       ASSERT_TRUE(sync.ok()) << sync.status();
       SideChannel side_channel(group, "ddp");
-      DdpOptions options;
+      DdpEngineOptions options;
       options.optimizer = Optimizer(OptimizerKind::kSgd);
       options.plan.first_bucket_bytes = options.plan.bucket_bytes = 128;
       const std::shared_ptr<TinyModule> module = NewTinyModule(3 + rank);
       module->to(device());
-      const auto ddp = DistributedDataParallel::Create(module, sync->get(), &side_channel, options);
+      const auto ddp = DdpEngine::Create(module, sync->get(), &side_channel, options);
       ASSERT_TRUE(ddp.ok()) << ddp.status();
       const at::Tensor inputs = TinyInputs(rank, 1).to(device());
       const auto backward = [&] {

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/plan/job_spec.h"
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 #include "gradsync/join/join.h"
 #include "gradsync/join/meet.h"
 #include "torch/nn/modules/linear.h"
@@ -30,11 +30,11 @@ absl::Status Train(const JoinOptions& options, int64_t steps, const std::string&
   const at::Tensor inputs = at::ones({8, 4});
   auto member = Join(options);
   if (!member.ok()) return member.status();
-  DdpOptions ddp_options;
+  DdpEngineOptions ddp_options;
   ddp_options.optimizer = {OptimizerKind::kSgd, {{}}};
   ddp_options.forward_backward = [&] { model->forward(inputs).sum().backward(); };
-  auto ddp = DistributedDataParallel::Create(model.ptr(), &(*member)->sync(),
-                                             &(*member)->side_channel(), ddp_options);
+  auto ddp =
+      DdpEngine::Create(model.ptr(), &(*member)->sync(), &(*member)->side_channel(), ddp_options);
   if (!ddp.ok()) return (*member)->Fail(ddp.status());
   StepOptions step;
   for (step.step = 1, step.lr = 0.01; step.step <= steps; ++step.step) {

@@ -5,8 +5,8 @@ Parsing other people's headers is most of what GCC does for most units, and it i
     cc_library, cc_test, cc_binary              the standard library's and Abseil's common ones; a test those of GoogleTest too
     tensor_library, tensor_test, tensor_binary  ATen/core/Tensor.h and gRPC's as well, for units that include the former
     torch_library, torch_test, torch_binary     torch/nn/module.h, for units that include that
-    bare_library                                nothing: for units of other instructions than the rest of the program, which may have no
-                                                inline functions of others in them
+    bare_library, bare_binary                   nothing: for units of other instructions than the rest of the program, which may have no
+                                                inline functions of others in them, and for programs in C
 
 Units still include all that they use. What a unit includes by another header counts.
 """
@@ -33,6 +33,9 @@ def tensor_binary(**kwargs):
 
 def bare_library(**kwargs):
     native.cc_library(**kwargs)
+
+def bare_binary(**kwargs):
+    native.cc_binary(**kwargs)
 
 def torch_library(**kwargs):
     native.cc_library(**begin_with("torch_headers", kwargs))

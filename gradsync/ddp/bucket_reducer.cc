@@ -61,10 +61,11 @@ class BucketReducer::Core {
  public:
   Core(const Plan& plan, const FlatParameters& parameters, std::function<void(int)> launch,
        std::function<void(int)> on_gradient, BucketCopies copies,
-       std::function<absl::Status(int)> make_room)
+       std::function<absl::Status(int)> make_room, std::function<absl::Status()> on_backward)
       : launch_(std::move(launch)),
         on_gradient_(std::move(on_gradient)),
         make_room_(std::move(make_room)),
+        on_backward_(std::move(on_backward)),
         slots_(plan.slots().gradients),
         together_(copies == BucketCopies::kTogether) {
     for (const FlatParameter& p : parameters.parameters()) {
@@ -121,6 +122,7 @@ class BucketReducer::Core {
   variable_list TakeGradient(int index, const variable_list& grads) {
     MutexLock lock(&mutex_);
     Awaited& awaited = awaited_[index];
+    if (on_backward_ != nullptr && !in_step_) BeginBackward(awaited);
     if (!MayTake(awaited) || grads.size() != 1) return variable_list(grads.size());
     if (CanMakeRoom(awaited.parameter.bucket) && !MakeRoom(awaited.parameter.bucket)) {
       return variable_list(1);
@@ -178,6 +180,16 @@ class BucketReducer::Core {
       paddings.push_back(flat.as_strided({next - end}, {1}, flat.storage_offset() + flat.numel()));
     }
     return paddings;
+  }
+
+  void BeginBackward(const Awaited& first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const Awaited& awaited : awaited_) {
+      const at::Tensor& leaf = awaited.parameter.leaf;
+      if (!leaf.grad().defined()) leaf.mutable_grad() = awaited.parameter.grad;
+    }
+    if (IsHeld(first)) return;
+    in_step_ = true;
+    Record(on_backward_());
   }
 
   // Whether a bucket may have its memory now, and has it not yet.
@@ -331,6 +343,7 @@ class BucketReducer::Core {
   const std::function<void(int)> launch_;
   const std::function<void(int)> on_gradient_;        // or null
   const std::function<absl::Status(int)> make_room_;  // or null
+  const std::function<absl::Status()> on_backward_;   // or null
   const int slots_;                                   // of gradients; 0: each bucket has its own
   const bool together_;
   std::vector<int> bucket_sizes_;                  // parameters per bucket
@@ -369,9 +382,10 @@ std::unique_ptr<torch::autograd::FunctionPreHook> MakePreHook(Function function)
 BucketReducer::BucketReducer(const Plan& plan, const FlatParameters& parameters,
                              std::function<void(int bucket)> launch,
                              std::function<void(int parameter)> on_gradient, BucketCopies copies,
-                             std::function<absl::Status(int bucket)> make_room)
+                             std::function<absl::Status(int bucket)> make_room,
+                             std::function<absl::Status()> on_backward)
     : core_(std::make_shared<Core>(plan, parameters, std::move(launch), std::move(on_gradient),
-                                   copies, std::move(make_room))) {
+                                   copies, std::move(make_room), std::move(on_backward))) {
   for (size_t i = 0; i < parameters.parameters().size(); ++i) {
     const int index = static_cast<int>(i);
     auto accumulator = torch::autograd::impl::grad_accumulator(parameters.parameters()[i].leaf);

@@ -60,11 +60,17 @@ class BucketReducer {
   // to a bucket whose memory another one had in the same step, and which was launched: it waits
   // until that one's handle has resolved. Gradients that come before it was launched keep their
   // own memory until then. Micro-batches cannot be added up there.
+  //
+  // `on_backward`, unless null, is called in place of BeginStep() by the first gradient outside of
+  // no_sync after FinishBackward(), which returns its error; it must not throw. The optimizer is the
+  // caller's then, and so is .grad between steps: where it was set to none it is the bucket's again
+  // before that.
   BucketReducer(const Plan& plan, const FlatParameters& parameters,
                 std::function<void(int bucket)> launch,
                 std::function<void(int parameter)> on_gradient = nullptr,
                 BucketCopies copies = BucketCopies::kEach,
-                std::function<absl::Status(int bucket)> make_room = nullptr);
+                std::function<absl::Status(int bucket)> make_room = nullptr,
+                std::function<absl::Status()> on_backward = nullptr);
   ~BucketReducer();
 
   BucketReducer(const BucketReducer&) = delete;

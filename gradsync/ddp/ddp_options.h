@@ -1,4 +1,4 @@
-// What DistributedDataParallel is told, and how it is to have what it trains: whole, as a stage of a
+// What DdpEngine is told, and how it is to have what it trains: whole, as a stage of a
 // model, in units that are gathered one by one, or with copies in a narrower type.
 
 #ifndef GRADSYNC_GRADSYNC_DDP_DDP_OPTIONS_H_
@@ -35,7 +35,7 @@ struct DdpCopies {
   std::vector<std::string> names;  // of trainable parameters
 };
 
-struct DdpOptions {
+struct DdpEngineOptions {
   // The optimizer and its parameter groups, the same on all ranks.
   OptimizerSpec optimizer;
 
@@ -72,6 +72,15 @@ struct DdpOptions {
   // step is complete, before its bucket leaves: for those who measure, or delay, a step. Must not
   // throw. Null: nobody does.
   std::function<void(int parameter)> on_gradient;
+
+  // False: nobody updates the parameters, and FinishStep() leaves the mean in .grad for an optimizer of
+  // the caller's, whose groups and state are not this object's affair. Only where workers update.
+  bool updates = true;
+
+  // Not null: a step begins with the first gradient that comes outside of NoSync(), in backward, which
+  // calls this; there is no BeginStep(), and FinishStep() is called when that backward ends. Must not
+  // throw. Only without updates.
+  std::function<void()> on_backward;
 
   // Copies rank 0's buffers (BatchNorm's running statistics) to all ranks at the begin of every
   // step, which costs a round trip. Otherwise they drift apart, harmlessly, until

@@ -195,7 +195,8 @@ absl::StatusOr<FlatParameters> FlatParameters::Bind(
   for (size_t i = 0; i < named.size(); ++i) {
     const FlatTensors& bucket = tensors[places[i].bucket];
     const at::Tensor param_view = ViewOf(bucket.param, specs[i], places[i].offset);
-    const at::Tensor grad_view = ViewOf(bucket.grad, specs[i], places[i].offset);
+    // Without autograd's mark of a view, which LibTorch's Optimizer::zero_grad() refuses to detach.
+    const at::Tensor grad_view = ViewOf(bucket.grad, specs[i], places[i].offset).variable_data();
     const at::Tensor& parameter = named[i].tensor;
     if (stored == nullptr) param_view.copy_(parameter);
     parameter.set_data(param_view);

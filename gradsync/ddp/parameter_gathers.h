@@ -22,7 +22,7 @@
 
 namespace gradsync {
 
-// Gives `plan` slots of parameters, as few as the units (DdpOptions::units) need. Errors: those of
+// Gives `plan` slots of parameters, as few as the units (DdpEngineOptions::units) need. Errors: those of
 // UnitBuckets() and Plan::WithSlots().
 absl::Status MakeParameterSlots(const std::vector<std::vector<std::string>>& units, Plan* plan);
 

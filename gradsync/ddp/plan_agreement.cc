@@ -36,7 +36,7 @@ int RankOf(const SideChannel* side_channel) {
 
 // Those who train the module together, if only a part of it each; null: nobody else.
 template <typename Channel>
-Channel* RanksOf(const DdpOptions& options, Channel* side_channel) {
+Channel* RanksOf(const DdpEngineOptions& options, Channel* side_channel) {
   return options.part.has_value() ? options.part->all_ranks : side_channel;
 }
 
@@ -51,7 +51,7 @@ absl::Status CheckOnDevice(const std::vector<NamedParameter>& tensors, c10::Devi
 }
 
 absl::StatusOr<Plan> MakePlan(const torch::nn::Module& module, const std::vector<int>& order,
-                              const DdpOptions& options, c10::Device device) {
+                              const DdpEngineOptions& options, c10::Device device) {
   GS_ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, TensorSpecsOf(module, device));
   if (options.group_of != nullptr) {
     for (TensorSpec& spec : specs) spec.group = options.group_of(spec);
@@ -60,7 +60,7 @@ absl::StatusOr<Plan> MakePlan(const torch::nn::Module& module, const std::vector
 }
 
 // Where the module's tensors are to be.
-c10::Device DeviceFor(const torch::nn::Module& module, const DdpOptions& options,
+c10::Device DeviceFor(const torch::nn::Module& module, const DdpEngineOptions& options,
                       const GradientSync& sync) {
   const std::vector<NamedParameter> parameters = TrainableParametersOf(module);
   if (!options.units.empty() && !parameters.empty()) return parameters[0].tensor.device();
@@ -149,12 +149,19 @@ absl::Status TakePart(const DdpPart& part, const torch::nn::Module& module, Plan
 
 }  // namespace
 
-absl::Status CheckOptions(const DdpOptions& options, const GradientSync* sync) {
+absl::Status CheckOptions(const DdpEngineOptions& options, const GradientSync* sync) {
   if (sync == nullptr) return absl::InvalidArgumentError("sync: expected an object, found null");
   if (options.skip_nonfinite_steps && sync->update_site() != UpdateSite::kWorker) {
     return absl::InvalidArgumentError(
         "skip_nonfinite_steps: expected update at the workers, found update at the owners, who "
         "cannot skip a step");
+  }
+  if (!options.updates && sync->update_site() != UpdateSite::kWorker) {
+    return absl::InvalidArgumentError(
+        "updates: expected true where owners update the parameters, found false");
+  }
+  if (options.updates && options.on_backward != nullptr) {
+    return absl::InvalidArgumentError("on_backward: expected null with updates, found a function");
   }
   if (options.copies.has_value() && !options.units.empty()) {
     return absl::InvalidArgumentError(
@@ -171,7 +178,8 @@ absl::Status CheckOptions(const DdpOptions& options, const GradientSync* sync) {
 }
 
 absl::StatusOr<std::vector<int>> ObserveOrder(const torch::nn::Module& module,
-                                              const DdpOptions& options, const GradientSync& sync,
+                                              const DdpEngineOptions& options,
+                                              const GradientSync& sync,
                                               const SideChannel* side_channel) {
   const c10::Device device = DeviceFor(module, options, sync);
   const int rank = RankOf(RanksOf(options, side_channel));
@@ -188,7 +196,7 @@ absl::StatusOr<std::vector<int>> ObserveOrder(const torch::nn::Module& module,
 absl::StatusOr<Plan> AgreeOnPlan(const absl::StatusOr<std::vector<int>>& own_order,
                                  const torch::nn::Module& module, const GradientSync& sync,
                                  SideChannel* side_channel, Deadline deadline,
-                                 DdpOptions* options) {
+                                 DdpEngineOptions* options) {
   SideChannel* const ranks = RanksOf(*options, side_channel);
   if (options->plan.chunk_bytes == 0 && options->earlier_chunk_bytes.has_value()) {
     options->plan.chunk_bytes = *options->earlier_chunk_bytes;

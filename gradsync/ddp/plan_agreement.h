@@ -22,23 +22,24 @@ class Module;
 
 namespace gradsync {
 
-// DistributedDataParallel::Create() calls these three in this order, with its own arguments. No
+// DdpEngine::Create() calls these three in this order, with its own arguments. No
 // function throws, but for what LibTorch throws where there is no memory.
 
 // Whether the options fit each other and `sync`, which may be null. Errors: INVALID_ARGUMENT naming the
 // option.
-absl::Status CheckOptions(const DdpOptions& options, const GradientSync* sync);
+absl::Status CheckOptions(const DdpEngineOptions& options, const GradientSync* sync);
 
 // What this rank finds wrong on its own, before any peer is asked; it waits for none. The result is
-// the order in which gradients become ready: on rank 0 as DdpOptions::forward_backward shows it, which
+// the order in which gradients become ready: on rank 0 as DdpEngineOptions::forward_backward shows it, which
 // may be slow, on all others, whom nobody asks, the reverse of registration. An error is for
 // AgreeOnPlan(), so that others hear of it. Errors: INVALID_ARGUMENT naming a parameter, a buffer or an
 // option; those of ObserveReadyOrder().
 absl::StatusOr<std::vector<int>> ObserveOrder(const torch::nn::Module& module,
-                                              const DdpOptions& options, const GradientSync& sync,
+                                              const DdpEngineOptions& options,
+                                              const GradientSync& sync,
                                               const SideChannel* side_channel);
 
-// Collective: the plan, the same on all ranks, of the whole module or of DdpOptions::part, whose other
+// Collective: the plan, the same on all ranks, of the whole module or of DdpEngineOptions::part, whose other
 // parameters lose their values; with slots for units, if there are any. `own_order`: what
 // ObserveOrder() returned here. Fills in options->plan.chunk_bytes where the ranks' hosts decide it.
 // Errors: where any rank has one, all return: that rank its own, the others ABORTED naming it;
@@ -46,7 +47,8 @@ absl::StatusOr<std::vector<int>> ObserveOrder(const torch::nn::Module& module,
 // part or units that are not the module's; those of SideChannel.
 absl::StatusOr<Plan> AgreeOnPlan(const absl::StatusOr<std::vector<int>>& own_order,
                                  const torch::nn::Module& module, const GradientSync& sync,
-                                 SideChannel* side_channel, Deadline deadline, DdpOptions* options);
+                                 SideChannel* side_channel, Deadline deadline,
+                                 DdpEngineOptions* options);
 
 }  // namespace gradsync
 

@@ -16,7 +16,7 @@
 namespace gradsync {
 
 absl::StatusOr<std::unique_ptr<StepExchange>> StepExchange::Create(
-    const Plan& plan, const DdpOptions& options, const std::vector<GradBucket>& buckets,
+    const Plan& plan, const DdpEngineOptions& options, const std::vector<GradBucket>& buckets,
     const FlatParameters& parameters, GradientSync* sync) {
   auto exchange = absl::WrapUnique(new StepExchange(plan, options, parameters, sync));
   GS_RETURN_IF_ERROR(exchange->MakeOptimizer(buckets));
@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<StepExchange>> StepExchange::Create(
 
 absl::Status StepExchange::MakeOptimizer(const std::vector<GradBucket>& buckets) {
   const std::shared_ptr<GpuApi> gpu = sync_->gpu();
-  const bool at_worker = sync_->update_site() == UpdateSite::kWorker;
+  const bool at_worker = sync_->update_site() == UpdateSite::kWorker && options_.updates;
   if (gpu == nullptr) {
     if (at_worker) optimizer_ = CreateWorkerOptimizer(plan_, MemoryOf(buckets));
     return absl::OkStatus();
@@ -86,7 +86,7 @@ absl::Status StepExchange::MakeRoom(int bucket) {
 
 void StepExchange::Launch(int bucket) {
   // From here on the owner may write the parameters, while backward goes on.
-  if (optimizer_ == nullptr) parameters_.BumpVersions(bucket);
+  if (sync_->update_site() == UpdateSite::kOwner) parameters_.BumpVersions(bucket);
   { const RecordedSpan ready(options_.recorder.get(), TraceSpan::kReady, step_.step, bucket); }
   handles_.push_back(sync_->Launch(step_, bucket));
 }

@@ -1,6 +1,6 @@
 // The buckets of a step, from their launch to the updated parameters: who waits for them, for how
 // long, and who updates. What computes the gradients, and when a caller may do what, is above it, in
-// distributed_data_parallel.h.
+// ddp_engine.h.
 
 #ifndef GRADSYNC_GRADSYNC_DDP_STEP_EXCHANGE_H_
 #define GRADSYNC_GRADSYNC_DDP_STEP_EXCHANGE_H_
@@ -31,7 +31,7 @@ struct StepTiming {
   // Waiting for buckets: communication that backward did not hide. On a GPU it is the time for
   // which the compute stream stood still, whatever the host did meanwhile, and that of the newest
   // step that the GPU has done (stream_timer.h), some steps before this one; zero before there is
-  // one. See DistributedDataParallel::Exposed().
+  // one. See DdpEngine::Exposed().
   absl::Duration exposed;
   int64_t exposed_step = 0;  // of which step that is; 0: of none
   // The part of it that was spent in backward, waiting for memory that buckets share.
@@ -51,7 +51,7 @@ class StepExchange {
   // `buckets` are those of the plan, as `sync` has them, and bound to `parameters`. All references,
   // and `sync`, must outlive the result. Errors: those of StreamTimer and of the optimizer.
   static absl::StatusOr<std::unique_ptr<StepExchange>> Create(
-      const Plan& plan, const DdpOptions& options, const std::vector<GradBucket>& buckets,
+      const Plan& plan, const DdpEngineOptions& options, const std::vector<GradBucket>& buckets,
       const FlatParameters& parameters, GradientSync* sync);
 
   // Whether a step may be the next one. Errors: INVALID_ARGUMENT naming the option.
@@ -73,13 +73,13 @@ class StepExchange {
   // Waits for all buckets that were launched and updates the parameters, unless owners do.
   absl::Status Complete(Deadline deadline);
 
-  // Whether this rank updates the parameters, and not the owners.
-  bool updates_here() const { return optimizer_ != nullptr; }
+  // Whether this rank updates the parameters, or its caller, and not the owners.
+  bool updates_here() const { return sync_->update_site() == UpdateSite::kWorker; }
 
   // The step that began last.
   const StepOptions& step() const { return step_; }
 
-  // These are DistributedDataParallel's of the same names.
+  // These are DdpEngine's of the same names.
   const StepTiming& timing() const { return timing_; }
   absl::StatusOr<absl::optional<absl::Duration>> Exposed(int64_t step) const;
   double grad_norm() const { return optimizer_ != nullptr ? optimizer_->grad_norm() : 0; }
@@ -88,7 +88,7 @@ class StepExchange {
   absl::Status ImportState(const OptimizerState& state, Deadline deadline, int64_t skipped_steps);
 
  private:
-  StepExchange(const Plan& plan, const DdpOptions& options, const FlatParameters& parameters,
+  StepExchange(const Plan& plan, const DdpEngineOptions& options, const FlatParameters& parameters,
                GradientSync* sync)
       : plan_(plan), options_(options), parameters_(parameters), sync_(sync) {}
 
@@ -101,7 +101,7 @@ class StepExchange {
   absl::Status ApplyNorm();
 
   const Plan& plan_;
-  const DdpOptions& options_;
+  const DdpEngineOptions& options_;
   const FlatParameters& parameters_;
   GradientSync* const sync_;
   std::unique_ptr<WorkerOptimizer> optimizer_;  // null when owners update

@@ -5,7 +5,7 @@
 //   options->sync.job.topology = gradsync::Topology::kRing;
 //   options->sync.adapters = gradsync::TorchAdapters();  // of a program that links LibTorch
 //   absl::StatusOr<std::unique_ptr<gradsync::Member>> member = gradsync::Join(*options);
-//   ... DistributedDataParallel::Create(module, &(*member)->sync(), &(*member)->side_channel(),
+//   ... DdpEngine::Create(module, &(*member)->sync(), &(*member)->side_channel(),
 //                                       ddp_options)
 
 #ifndef GRADSYNC_GRADSYNC_JOIN_JOIN_H_

@@ -403,7 +403,7 @@ absl::StatusOr<absl::optional<int64_t>> Checkpointer::EarlierChunkBytes(SideChan
 }
 
 absl::StatusOr<JobState> Checkpointer::Resume(const torch::nn::Module& module, c10::Device device,
-                                              DistributedDataParallel& ddp, GradientSync& sync,
+                                              DdpEngine& ddp, GradientSync& sync,
                                               SideChannel& side_channel, Deadline deadline) {
   if (ddp.plan().codec().sparse() && !options_.folder.empty() && !options_.weights_only) {
     GS_RETURN_IF_ERROR(CheckFolderOfAll(side_channel, deadline));
@@ -482,9 +482,8 @@ bool Checkpointer::Due(const JobPosition& at) const {
 
 absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
                                 const absl::optional<Evaluations>& tested,
-                                const torch::nn::Module& module, c10::Device device,
-                                DistributedDataParallel& ddp, GradientSync& sync,
-                                SideChannel& side_channel) {
+                                const torch::nn::Module& module, c10::Device device, DdpEngine& ddp,
+                                GradientSync& sync, SideChannel& side_channel) {
   const MonotonicTime begin = MonotonicTime::Now();
   const Deadline deadline = Deadline::In(kWriteTimeout);
   GS_RETURN_IF_ERROR(ddp.Settle(deadline));
@@ -537,7 +536,7 @@ absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
 
 // The module's on rank 0, and nothing on the others; collective where owners alone keep them.
 absl::StatusOr<std::vector<HostTensor>> Checkpointer::GatherWeights(const torch::nn::Module& module,
-                                                                    DistributedDataParallel& ddp,
+                                                                    DdpEngine& ddp,
                                                                     Deadline deadline) const {
   std::vector<HostTensor> tensors;
   if (rank_ == 0) {

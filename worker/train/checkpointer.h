@@ -17,7 +17,7 @@
 #include "core/base/deadline.h"
 #include "core/group/side_channel.h"
 #include "core/sync/gradient_sync.h"
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 #include "torch/nn/module.h"
 #include "worker/checkpoint/checkpoint_folder.h"
 #include "worker/checkpoint/file_system.h"
@@ -70,7 +70,7 @@ class Checkpointer {
   }
 
   // Collective over the job's ranks, after LoadWeights(), while `module` is whole on all of them:
-  // gives it rank 0's parameters and buffers. DistributedDataParallel::Create() does so among ranks
+  // gives it rank 0's parameters and buffers. DdpEngine::Create() does so among ranks
   // that train the same part of a model together; this is for jobs in which other ranks have other
   // parts, or train by themselves. Sends nothing where all ranks have drawn the same weights. A
   // piece that does not come within `timeout` is an error. Errors: those of SideChannel;
@@ -84,17 +84,17 @@ class Checkpointer {
   // free.
   absl::Status CheckRoom(const torch::nn::Module& module, int slots, bool average) const;
 
-  // Collective, after LoadWeights() and before DistributedDataParallel::Create(), whose
-  // DdpOptions::earlier_chunk_bytes it is: what the job that goes on had; none for a new job.
+  // Collective, after LoadWeights() and before DdpEngine::Create(), whose
+  // DdpEngineOptions::earlier_chunk_bytes it is: what the job that goes on had; none for a new job.
   absl::StatusOr<absl::optional<int64_t>> EarlierChunkBytes(SideChannel& side_channel,
                                                             Deadline deadline) const;
 
-  // Collective, after DistributedDataParallel::Create(). The state that the job goes on from, which
+  // Collective, after DdpEngine::Create(). The state that the job goes on from, which
   // optimizer, residuals and generators have afterwards; a state of step 0 for a new job. Where ranks
   // are to write residuals, also whether all of them can.
   absl::StatusOr<JobState> Resume(const torch::nn::Module& module, c10::Device device,
-                                  DistributedDataParallel& ddp, GradientSync& sync,
-                                  SideChannel& side_channel, Deadline deadline);
+                                  DdpEngine& ddp, GradientSync& sync, SideChannel& side_channel,
+                                  Deadline deadline);
 
   // Whether there is to be a checkpoint after this step.
   bool Due(const JobPosition& at) const;
@@ -104,7 +104,7 @@ class Checkpointer {
   // the sync and of the file system; when rank 0 cannot write, all ranks fail.
   absl::Status Save(const JobPosition& at, JobState state,
                     const absl::optional<Evaluations>& tested, const torch::nn::Module& module,
-                    c10::Device device, DistributedDataParallel& ddp, GradientSync& sync,
+                    c10::Device device, DdpEngine& ddp, GradientSync& sync,
                     SideChannel& side_channel);
 
  private:
@@ -120,8 +120,7 @@ class Checkpointer {
   absl::Status CheckState(const JobState& state) const;
   absl::Status CheckData(const JobState& state) const;
   absl::StatusOr<std::vector<HostTensor>> GatherWeights(const torch::nn::Module& module,
-                                                        DistributedDataParallel& ddp,
-                                                        Deadline deadline) const;
+                                                        DdpEngine& ddp, Deadline deadline) const;
   absl::Status WriteTensors(absl::string_view name, Safetensors weights);
   absl::Status Write(const JobState& state, std::vector<HostTensor> tensors,
                      const torch::nn::Module& module);

@@ -67,7 +67,7 @@ absl::Status DataParallelStep::MakeReplicas() {
   return absl::OkStatus();
 }
 
-absl::Status DataParallelStep::Run(DistributedDataParallel& ddp, const Work& work, FigureSum* sum,
+absl::Status DataParallelStep::Run(DdpEngine& ddp, const Work& work, FigureSum* sum,
                                    ReplicaTimes* times, ReplicaPoints* points) {
   const int active = static_cast<int>(PartsOf(work.batch));
   if (active < 1 || active > threads_.count()) {
@@ -153,8 +153,7 @@ absl::Status DataParallelStep::Compute(const Work& work, Replica* replica, int n
 }
 
 // Replica 0's gradients go to their buckets, the others' stay with them.
-absl::Status DataParallelStep::Apply(DistributedDataParallel& ddp, const Work& work, int active,
-                                     bool launches) {
+absl::Status DataParallelStep::Apply(DdpEngine& ddp, const Work& work, int active, bool launches) {
   for (int r = 1; r < active; ++r) {
     for (const at::Tensor& parameter : replicas_[r].parameters) {
       parameter.mutable_grad() = at::Tensor();
@@ -178,7 +177,7 @@ absl::Status DataParallelStep::Apply(DistributedDataParallel& ddp, const Work& w
 
 // As if the parts before the last had been micro-batches: autograd hands the gradients of each
 // replica to replica 0's parameters, where they meet the hooks that add them up.
-int64_t DataParallelStep::Reduce(DistributedDataParallel& ddp, int active, bool last) {
+int64_t DataParallelStep::Reduce(DdpEngine& ddp, int active, bool last) {
   int64_t bytes = 0;
   const auto add = [&](const BucketPlan& bucket, int replica) {
     std::vector<at::Tensor> parameters, gradients;

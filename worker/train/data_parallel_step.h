@@ -12,7 +12,7 @@
 #include "core/base/activity.h"
 #include "core/base/monotonic_time.h"
 #include "core/plan/step_options.h"
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 #include "worker/data/data_loader.h"
 #include "worker/models/create_model.h"
 #include "worker/models/model.h"
@@ -75,8 +75,8 @@ class DataParallelStep {
   // in `ddp` and launches the buckets; up to its FinishStep(). `ddp` has the model. Adds the parts'
   // figures to `sum`, and what it took to `times`; `points` has its begin and have_data already.
   // Errors: those of BeginStep(); INTERNAL when LibTorch throws, naming the replica.
-  absl::Status Run(DistributedDataParallel& ddp, const Work& work, FigureSum* sum,
-                   ReplicaTimes* times, ReplicaPoints* points);
+  absl::Status Run(DdpEngine& ddp, const Work& work, FigureSum* sum, ReplicaTimes* times,
+                   ReplicaPoints* points);
 
  private:
   struct Replica {
@@ -95,8 +95,8 @@ class DataParallelStep {
   int64_t Replicate(int active);
   int64_t Scatter(const Batch& batch, int active);
   absl::Status Compute(const Work& work, Replica* replica, int number);
-  absl::Status Apply(DistributedDataParallel& ddp, const Work& work, int active, bool launches);
-  int64_t Reduce(DistributedDataParallel& ddp, int active, bool last);
+  absl::Status Apply(DdpEngine& ddp, const Work& work, int active, bool launches);
+  int64_t Reduce(DdpEngine& ddp, int active, bool last);
 
   const DataParallelOptions options_;
   std::vector<Replica> replicas_;

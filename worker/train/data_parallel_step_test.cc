@@ -62,15 +62,15 @@ class Trained {
       : model_(CreateModel(options).value()), sync_(CreateLocalSync(UpdateSite::kWorker)) {
     SetComputeThreads(1);
     model_->train();
-    DdpOptions ddp;
+    DdpEngineOptions ddp;
     ddp.optimizer.kind = OptimizerKind::kSgd;
     ddp.optimizer.groups.emplace_back();
     ddp.plan.bucket_bytes = 4 << 20;
-    ddp_ = DistributedDataParallel::Create(model_, sync_.get(), nullptr, ddp).value();
+    ddp_ = DdpEngine::Create(model_, sync_.get(), nullptr, ddp).value();
   }
 
   const std::shared_ptr<Model>& model() const { return model_; }
-  DistributedDataParallel& ddp() { return *ddp_; }
+  DdpEngine& ddp() { return *ddp_; }
 
   void Finish() {
     const absl::Status status = ddp_->FinishStep(Deadline::In(absl::Seconds(60)));
@@ -80,7 +80,7 @@ class Trained {
  private:
   const std::shared_ptr<Model> model_;
   const std::unique_ptr<GradientSync> sync_;
-  std::unique_ptr<DistributedDataParallel> ddp_;
+  std::unique_ptr<DdpEngine> ddp_;
 };
 
 // Steps of batches; the sizes of these.

@@ -16,7 +16,7 @@
 namespace gradsync {
 
 // Gives `optimizer`, which has one group, a second one that is like it but without weight decay,
-// and returns which of the two a parameter of `module` is in (DdpOptions::group_of). In the second
+// and returns which of the two a parameter of `module` is in (DdpEngineOptions::group_of). In the second
 // are all that one of `words` names:
 //
 //   norm     what layers own whose class has Norm in its name

@@ -10,7 +10,7 @@
 namespace gradsync {
 
 // Gives `model` the memory format and the way of normalising that Forward() expects, in place and
-// values unchanged. To be called before a DistributedDataParallel wraps the model, on whose plan
+// values unchanged. To be called before a DdpEngine wraps the model, on whose plan
 // the strides are. Throws what LibTorch throws for want of memory.
 void SetMemoryFormat(const ComputeOptions& options, Model& model);
 

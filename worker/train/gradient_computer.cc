@@ -42,7 +42,7 @@ absl::Status GradientComputer::Prepare(std::shared_ptr<Model> model, const Model
   return absl::OkStatus();
 }
 
-void GradientComputer::Begin(DistributedDataParallel* ddp, ModelShare* share, PipelineStage* stage,
+void GradientComputer::Begin(DdpEngine* ddp, ModelShare* share, PipelineStage* stage,
                              bool use_graph) {
   ddp_ = ddp;
   share_ = share;

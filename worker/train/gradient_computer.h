@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "core/base/monotonic_time.h"
 #include "core/plan/step_options.h"
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 #include "worker/data/data_loader.h"
 #include "worker/models/create_model.h"
 #include "worker/models/model.h"
@@ -64,12 +64,12 @@ class GradientComputer {
 
   // What steps run on: `share` of the model, which is `stage` where that is not null. With
   // `use_graph` batches of one shape run as a CUDA graph.
-  void Begin(DistributedDataParallel* ddp, ModelShare* share, PipelineStage* stage, bool use_graph);
+  void Begin(DdpEngine* ddp, ModelShare* share, PipelineStage* stage, bool use_graph);
 
   // Adds what it took to the report, and what it read.
   absl::Status Run(const StepOptions& step, StepReport* report);
 
-  // A parameter's gradient is complete; of DdpOptions::on_gradient.
+  // A parameter's gradient is complete; of DdpEngineOptions::on_gradient.
   void OnGradient(int parameter);
 
   // Sleeps for what a straggler would have taken longer than `computed`, and returns for how long.
@@ -101,7 +101,7 @@ class GradientComputer {
   std::unique_ptr<DataParallelStep> replicas_;     // null with one replica
   std::unique_ptr<LocalPipeline> local_pipeline_;  // null unless model_parallel
   at::Tensor loss_scale_;                          // may be undefined
-  DistributedDataParallel* ddp_ = nullptr;
+  DdpEngine* ddp_ = nullptr;
   ModelShare* share_ = nullptr;
   PipelineStage* stage_ = nullptr;
   std::unique_ptr<StepGraph> step_graph_;

@@ -35,8 +35,7 @@ LocalPipeline::LocalPipeline(const LocalPipelineOptions& options, std::shared_pt
   model_->SeedPartsApart(begins);
 }
 
-absl::StatusOr<BatchFigures> LocalPipeline::Run(DistributedDataParallel& ddp,
-                                                const PipelineStep& step,
+absl::StatusOr<BatchFigures> LocalPipeline::Run(DdpEngine& ddp, const PipelineStep& step,
                                                 std::vector<StageTimes>* times) {
   GS_RETURN_IF_ERROR(ddp.BeginStep(step.options));
   // The last stage reads a micro-batch's labels after the first has sent what it made of its

@@ -12,7 +12,7 @@
 #include "core/pipeline/pipeline_options.h"
 #include "core/pipeline/split.h"
 #include "core/pipeline/stage_step.h"
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 #include "worker/models/model.h"
 #include "worker/train/batch_figures.h"
 #include "worker/train/compute_options.h"
@@ -50,7 +50,7 @@ class LocalPipeline {
   // Forward and backward of a step of `ddp`, which has the model, up to its FinishStep(); `times` by
   // stage. step.next is called on the first stage's thread, one call at a time. Errors: those of
   // BeginStep() and of step.next; INTERNAL naming the stage when LibTorch throws.
-  absl::StatusOr<BatchFigures> Run(DistributedDataParallel& ddp, const PipelineStep& step,
+  absl::StatusOr<BatchFigures> Run(DdpEngine& ddp, const PipelineStep& step,
                                    std::vector<StageTimes>* times);
 
   const StageSplit& split() const { return split_; }

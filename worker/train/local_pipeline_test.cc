@@ -52,10 +52,10 @@ class Job {
     options.pipeline.split = stages == 3 ? "3,6" : "5";
     pipeline_ = LocalPipeline::Create(options, model_).value();
     sync_ = CreateLocalSync(UpdateSite::kWorker);
-    DdpOptions ddp;
+    DdpEngineOptions ddp;
     ddp.optimizer.kind = OptimizerKind::kSgd;
     ddp.optimizer.groups.emplace_back();
-    ddp_ = DistributedDataParallel::Create(model_, sync_.get(), nullptr, ddp).value();
+    ddp_ = DdpEngine::Create(model_, sync_.get(), nullptr, ddp).value();
   }
 
   // A step of three micro-batches.
@@ -76,7 +76,7 @@ class Job {
   std::shared_ptr<Model> model_;
   std::unique_ptr<LocalPipeline> pipeline_;
   std::unique_ptr<GradientSync> sync_;
-  std::unique_ptr<DistributedDataParallel> ddp_;
+  std::unique_ptr<DdpEngine> ddp_;
   std::vector<StageTimes> times_;
   int64_t steps_ = 0;
 };

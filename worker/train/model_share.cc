@@ -8,7 +8,7 @@
 
 namespace gradsync {
 
-absl::Status ModelShare::Begin(DistributedDataParallel* ddp) {
+absl::Status ModelShare::Begin(DdpEngine* ddp) {
   ddp_ = ddp;
   return absl::OkStatus();
 }

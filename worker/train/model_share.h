@@ -16,7 +16,7 @@
 #include "absl/types/optional.h"
 #include "core/base/deadline.h"
 #include "core/group/side_channel.h"
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 #include "worker/models/model.h"
 #include "worker/models/sliced_loss.h"
 #include "worker/train/forward.h"
@@ -33,14 +33,14 @@ class ModelShare {
       : compute_(compute), model_(std::move(model)) {}
   virtual ~ModelShare() = default;
 
-  // For DistributedDataParallel::Create(). The workers that train the same share on other samples,
+  // For DdpEngine::Create(). The workers that train the same share on other samples,
   // null where those are all of the job; and the options of these names.
   virtual SideChannel* replicas() const { return nullptr; }
   virtual absl::optional<DdpPart> part() const { return absl::nullopt; }
   virtual std::vector<std::vector<std::string>> units() const { return {}; }
 
   // Collective, once, when `ddp` has the share; it must outlive this object.
-  virtual absl::Status Begin(DistributedDataParallel* ddp);
+  virtual absl::Status Begin(DdpEngine* ddp);
 
   // One batch of a step: the output of the model, the loss of that, and backward from a function of
   // the loss.
@@ -78,12 +78,12 @@ class ModelShare {
  protected:
   const ComputeOptions& compute() const { return compute_; }
   Model& model() const { return *model_; }
-  DistributedDataParallel& ddp() const { return *ddp_; }  // after Begin()
+  DdpEngine& ddp() const { return *ddp_; }  // after Begin()
 
  private:
   const ComputeOptions compute_;
   const std::shared_ptr<Model> model_;
-  DistributedDataParallel* ddp_ = nullptr;
+  DdpEngine* ddp_ = nullptr;
 };
 
 }  // namespace gradsync

@@ -69,7 +69,7 @@ absl::Status PipelineStage::AssignParameters() {
   return absl::OkStatus();
 }
 
-absl::Status PipelineStage::Begin(DistributedDataParallel* ddp) {
+absl::Status PipelineStage::Begin(DdpEngine* ddp) {
   GS_RETURN_IF_ERROR(ModelShare::Begin(ddp));
   return place_.link->Connect(
       absl::StrCat("of ", model().blocks().size(), " blocks, cut before ", SplitToString(split_),

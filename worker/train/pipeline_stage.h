@@ -18,7 +18,7 @@
 #include "core/pipeline/pipeline_place.h"
 #include "core/pipeline/split.h"
 #include "core/pipeline/stage_step.h"
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 #include "worker/models/model.h"
 #include "worker/train/batch_figures.h"
 #include "worker/train/forward.h"
@@ -37,7 +37,7 @@ struct PipelineStageOptions {
 
 // This rank's stage of a model in training: which blocks it has, and the step that goes through
 // them. Every rank makes the whole model, so that its weights are drawn whole; of other stages'
-// blocks the parameters are let go when DistributedDataParallel takes `part()`.
+// blocks the parameters are let go when DdpEngine takes `part()`.
 //
 // Not thread-safe. A failure is the job's (core/pipeline/stage_link.h).
 class PipelineStage : public ModelShare {
@@ -55,10 +55,10 @@ class PipelineStage : public ModelShare {
   absl::optional<DdpPart> part() const override { return DdpPart{parameters_, all_ranks_}; }
 
   // Collective over the pipeline: connects to the neighbours.
-  absl::Status Begin(DistributedDataParallel* ddp) override;
+  absl::Status Begin(DdpEngine* ddp) override;
 
   // Forward and backward of a step, up to its FinishStep(), in place of the batches of other shares.
-  // Every stage is told the loss. Errors: those of RunStageStep() and of DistributedDataParallel.
+  // Every stage is told the loss. Errors: those of RunStageStep() and of DdpEngine.
   absl::StatusOr<BatchFigures> Run(const PipelineStep& step, StageTimes* times);
 
   // Through all stages: the last one has the logits.

@@ -35,7 +35,7 @@ void RecordReplicas(TraceRecorder* recorder, int64_t step, const ReplicaPoints& 
 
 // Records a step that ends now: itself, and by how much a straggler stretches its update. At
 // `finished` all buckets were there and updated. Waits and updates are recorded where they happen
-// (gradsync/ddp/distributed_data_parallel.h). Thread-safe.
+// (gradsync/ddp/ddp_engine.h). Thread-safe.
 void RecordStep(TraceRecorder* recorder, int64_t step, MonotonicTime begin, MonotonicTime finished);
 
 }  // namespace gradsync

@@ -13,7 +13,7 @@
 #include "core/base/deadline.h"
 #include "core/pipeline/stage_inlet.h"
 #include "core/plan/gather_order.h"
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 #include "worker/models/model.h"
 #include "worker/train/forward.h"
 #include "worker/train/model_share.h"

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/plan/step_options.h"
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 #include "worker/data/data_loader.h"
 #include "worker/train/batch_figures.h"
 
@@ -26,7 +26,7 @@ class StepGraph {
   using ForwardBackward = std::function<BatchFigures(const Batch&)>;
 
   // Both must outlive this object. Without `enabled` every step runs as it is.
-  StepGraph(DistributedDataParallel* ddp, bool enabled, ForwardBackward forward_backward)
+  StepGraph(DdpEngine* ddp, bool enabled, ForwardBackward forward_backward)
       : ddp_(ddp), enabled_(enabled), forward_backward_(std::move(forward_backward)) {}
 
   // A step up to its FinishStep(). Returns its figures, which a later step may overwrite. Errors:
@@ -40,7 +40,7 @@ class StepGraph {
   absl::Status CaptureFor(const Batch& batch);
   bool Fits(const Batch& batch) const;
 
-  DistributedDataParallel* const ddp_;
+  DdpEngine* const ddp_;
   const bool enabled_;
   const ForwardBackward forward_backward_;
   int steps_ = 0;             // that ran as they are

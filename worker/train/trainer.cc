@@ -20,7 +20,7 @@
 #include "core/base/status_macros.h"
 #include "core/base/trace_recorder.h"
 #include "core/plan/optimizer_spec.h"
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 #include "gradsync/ddp/tensor_over.h"
 #include "worker/models/check_slices.h"
 #include "worker/models/layers.h"
@@ -148,7 +148,7 @@ class TrainerImpl : public Trainer {
       GS_RETURN_IF_ERROR(checkpointer_->ShareWeights(*model_, all_ranks, options_.timeout));
     }
     GS_RETURN_IF_ERROR(MakeShare(place, slice));
-    DdpOptions ddp;
+    DdpEngineOptions ddp;
     ddp.optimizer = optimizer_;
     ddp.group_of = group_of_;
     ddp.plan = options_.plan;
@@ -171,9 +171,9 @@ class TrainerImpl : public Trainer {
     ddp.units = share_->units();
     const bool copies = place == nullptr && slice == nullptr && CopiesWeights();
     if (copies) ddp.copies = {ScalarTypeOf(options_.compute.precision), WeightsOfProducts(*model_)};
-    GS_ASSIGN_OR_RETURN(
-        ddp_, DistributedDataParallel::Create(
-                  model_, sync_, options_.synchronised ? replicas : nullptr, std::move(ddp)));
+    GS_ASSIGN_OR_RETURN(ddp_,
+                        DdpEngine::Create(model_, sync_, options_.synchronised ? replicas : nullptr,
+                                          std::move(ddp)));
     if (copies) UseCopies(*model_, [this](const std::string& name) { return ddp_->CopyOf(name); });
     if (options_.shard_parameters) GS_RETURN_IF_ERROR(MoveModel());  // what is in no bucket
     GS_RETURN_IF_ERROR(share_->Begin(ddp_.get()));
@@ -824,7 +824,7 @@ class TrainerImpl : public Trainer {
   SideChannel* side_channel_ = nullptr;
   const JobInputs inputs_;
   OptimizerSpec optimizer_;
-  std::function<int(const TensorSpec&)> group_of_;  // DdpOptions::group_of
+  std::function<int(const TensorSpec&)> group_of_;  // DdpEngineOptions::group_of
   std::unique_ptr<ChannelMoments> moments_;         // null unless BatchNorm is synchronised
   std::shared_ptr<Model> model_;
   absl::optional<WeightAverage> average_;  // with ema_decay, after Bind()
@@ -843,7 +843,7 @@ class TrainerImpl : public Trainer {
   absl::Duration newest_end_;  // StepReport::end of the newest step that was reported
   std::pair<int64_t, Evaluations> newest_test_ = {0, {}};  // after which step
   std::map<int64_t, KeptModel> kept_;                      // rank 0, with evaluate_every, by step
-  std::unique_ptr<DistributedDataParallel> ddp_;
+  std::unique_ptr<DdpEngine> ddp_;
   std::unique_ptr<ModelShare> share_;  // after Bind()
   PipelineStage* stage_ = nullptr;     // the share, where that is a stage
   ShareTraffic traffic_before_;        // the first measured step

@@ -99,7 +99,7 @@ class Trainer {
   // TrainerOptions::pipeline `sync` is of the ranks that hold the same stage, `side_channel` of all
   // ranks, and `place` says where this one is, or `slice` where the mesh has slices. All arguments
   // must outlive the trainer, `place` and `slice` themselves need not. Errors: those of
-  // GradientSync, of DistributedDataParallel::Create, of PipelineStage and of TensorSlice.
+  // GradientSync, of DdpEngine::Create, of PipelineStage and of TensorSlice.
   virtual absl::Status Bind(GradientSync* sync, SideChannel* side_channel,
                             SideChannel* workers = nullptr, const PipelinePlace* place = nullptr,
                             const SlicePlace* slice = nullptr) = 0;

@@ -120,7 +120,7 @@ struct TrainerOptions {
   std::shared_ptr<TraceRecorder> recorder;  // of some steps, for a trace of all ranks; may be null
   TraceOptions trace;                       // which steps Kineto records; none by default
   absl::Duration timeout = absl::Seconds(60);  // a bucket that is not there in time fails the job
-  // Hears of one that a step has waited for for long (DdpOptions::on_stall). May be null.
+  // Hears of one that a step has waited for for long (DdpEngineOptions::on_stall). May be null.
   std::function<void(int64_t step, int bucket, absl::Duration waited)> on_stall;
   absl::Duration stall_after = absl::Seconds(5);
   // Hears once of a sample that has been being read for that long while a step waits for it. May be

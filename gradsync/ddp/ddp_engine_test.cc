@@ -1,4 +1,4 @@
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 
 #include <limits>
 #include <memory>
@@ -56,12 +56,12 @@ struct Local {
   explicit Local(UpdateSite site, OptimizerSpec optimizer = NesterovSpec(),
                  bool skip_nonfinite_steps = false)
       : module(std::make_shared<TinyModule>()), sync(CreateLocalSync(site)) {
-    DdpOptions options;
+    DdpEngineOptions options;
     options.optimizer = std::move(optimizer);
     options.skip_nonfinite_steps = skip_nonfinite_steps;
     options.plan.first_bucket_bytes = options.plan.bucket_bytes = 128;
     options.forward_backward = [this] { module->Loss(at::ones({2, 4})).backward(); };
-    ddp = DistributedDataParallel::Create(module, sync.get(), nullptr, std::move(options)).value();
+    ddp = DdpEngine::Create(module, sync.get(), nullptr, std::move(options)).value();
   }
 
   absl::Status Step(const StepOptions& step, const at::Tensor& x) {
@@ -73,7 +73,7 @@ struct Local {
 
   std::shared_ptr<TinyModule> module;
   std::unique_ptr<GradientSync> sync;
-  std::unique_ptr<DistributedDataParallel> ddp;
+  std::unique_ptr<DdpEngine> ddp;
 };
 
 class AtBothSitesTest : public ::testing::TestWithParam<UpdateSite> {
@@ -116,11 +116,11 @@ TEST_P(AtBothSitesTest, CopiesFollowTheirWeightsThroughStepsAndState) {
   auto module = std::make_shared<TinyModule>();
   CopyParameters(*cast.module, *module);
   const std::unique_ptr<GradientSync> sync = CreateLocalSync(GetParam());
-  DdpOptions options;
+  DdpEngineOptions options;
   options.optimizer = NesterovSpec();
   options.plan.first_bucket_bytes = options.plan.bucket_bytes = 128;
   options.copies = {at::kBFloat16, {"first_weight"}};
-  const auto ddp = *DistributedDataParallel::Create(module, sync.get(), nullptr, options);
+  const auto ddp = *DdpEngine::Create(module, sync.get(), nullptr, options);
   const at::Tensor copy = ddp->CopyOf("first_weight");
   EXPECT_FALSE(ddp->CopyOf("scale").defined());
   const auto expect_equal = [&] {
@@ -150,15 +150,14 @@ TEST_P(AtBothSitesTest, CopiesFollowTheirWeightsThroughStepsAndState) {
   expect_equal();
 }
 
-TEST(DistributedDataParallelTest, CopiesOfParametersThatComeAndGoAreRefused) {
+TEST(DdpEngineTest, CopiesOfParametersThatComeAndGoAreRefused) {
   auto module = std::make_shared<TinyModule>();
   const std::unique_ptr<GradientSync> sync = CreateLocalSync(UpdateSite::kOwner);
-  DdpOptions options;
+  DdpEngineOptions options;
   options.optimizer = NesterovSpec();
   options.copies = {at::kBFloat16, {"first_weight"}};
   options.units = {{"first_weight", "first_bias", "scale", "last_weight"}};
-  const absl::Status status =
-      DistributedDataParallel::Create(module, sync.get(), nullptr, options).status();
+  const absl::Status status = DdpEngine::Create(module, sync.get(), nullptr, options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("copies"));
 }
@@ -257,28 +256,26 @@ TEST(SkipNonFiniteStepsTest, WithoutItAnInfinityReachesTheParameters) {
 
 TEST(SkipNonFiniteStepsTest, OwnersRefuseIt) {
   const auto sync = CreateLocalSync(UpdateSite::kOwner);
-  DdpOptions options;
+  DdpEngineOptions options;
   options.optimizer = NesterovSpec();
   options.skip_nonfinite_steps = true;
   const absl::Status status =
-      DistributedDataParallel::Create(std::make_shared<TinyModule>(), sync.get(), nullptr, options)
-          .status();
+      DdpEngine::Create(std::make_shared<TinyModule>(), sync.get(), nullptr, options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("update at the workers"));
 }
 
 // Chunks of 96 KiB between hosts became larger ones where the job went on on one host, and sums got
 // other bits.
-TEST(DistributedDataParallelTest, WhatContinuesAJobKeepsItsChunksUnlessOthersAreAskedFor) {
+TEST(DdpEngineTest, WhatContinuesAJobKeepsItsChunksUnlessOthersAreAskedFor) {
   const auto chunk_bytes = [](int64_t asked, absl::optional<int64_t> earlier) {
     const auto sync = CreateLocalSync(UpdateSite::kWorker);
     SideChannel alone(WorkerGroup(), "ddp");
-    DdpOptions options;
+    DdpEngineOptions options;
     options.optimizer = NesterovSpec();
     options.plan.chunk_bytes = asked;
     options.earlier_chunk_bytes = earlier;
-    const auto ddp = DistributedDataParallel::Create(std::make_shared<TinyModule>(), sync.get(),
-                                                     &alone, options);
+    const auto ddp = DdpEngine::Create(std::make_shared<TinyModule>(), sync.get(), &alone, options);
     EXPECT_TRUE(ddp.ok()) << ddp.status();
     return (*ddp)->plan().chunk_bytes();
   };
@@ -341,7 +338,7 @@ TEST_P(AtBothSitesTest, AGraphThatWasBuiltBeforeTheUpdateGetsAVersionError) {
   EXPECT_THROW(stale.backward(), c10::Error);
 }
 
-TEST(DistributedDataParallelTest, SavedDetachedParametersGetAVersionErrorWhenOwnersUpdate) {
+TEST(DdpEngineTest, SavedDetachedParametersGetAVersionErrorWhenOwnersUpdate) {
   for (const UpdateSite site : {UpdateSite::kOwner, UpdateSite::kWorker}) {
     Local local(site);
     TinyModule& m = *local.module;
@@ -359,7 +356,7 @@ TEST(DistributedDataParallelTest, SavedDetachedParametersGetAVersionErrorWhenOwn
   }
 }
 
-TEST(DistributedDataParallelTest, BothSitesEndWithTheSameBitsAndExchangeStateMidway) {
+TEST(DdpEngineTest, BothSitesEndWithTheSameBitsAndExchangeStateMidway) {
   Local worker(UpdateSite::kWorker), owner(UpdateSite::kOwner), crossed(UpdateSite::kOwner);
   CopyParameters(*worker.module, *owner.module);
   EXPECT_EQ(worker.ddp->ParamsSha256(), owner.ddp->ParamsSha256());
@@ -384,7 +381,7 @@ TEST(DistributedDataParallelTest, BothSitesEndWithTheSameBitsAndExchangeStateMid
   EXPECT_EQ(worker.ddp->ParamsSha256(), crossed.ddp->ParamsSha256());
 }
 
-TEST(DistributedDataParallelTest, ParametersStayValidWhenEverythingElseIsGone) {
+TEST(DdpEngineTest, ParametersStayValidWhenEverythingElseIsGone) {
   std::shared_ptr<TinyModule> module;
   {
     Local local(UpdateSite::kWorker);
@@ -395,15 +392,14 @@ TEST(DistributedDataParallelTest, ParametersStayValidWhenEverythingElseIsGone) {
   EXPECT_TRUE(module->scale.grad().defined());
 }
 
-TEST(DistributedDataParallelTest, GroupsComeFromTheCallersFunction) {
+TEST(DdpEngineTest, GroupsComeFromTheCallersFunction) {
   auto module = std::make_shared<TinyModule>();
   const auto sync = CreateLocalSync(UpdateSite::kWorker);
-  DdpOptions options;
+  DdpEngineOptions options;
   options.optimizer = NesterovSpec();
   options.optimizer.groups.push_back({});
   options.group_of = [](const TensorSpec& spec) { return spec.sizes.size() < 2 ? 1 : 0; };
-  const auto ddp =
-      DistributedDataParallel::Create(module, sync.get(), nullptr, std::move(options)).value();
+  const auto ddp = DdpEngine::Create(module, sync.get(), nullptr, std::move(options)).value();
   EXPECT_EQ(ddp->plan().tensors()[0].group, 0);
   EXPECT_EQ(ddp->plan().tensors()[1].group, 1);
 }

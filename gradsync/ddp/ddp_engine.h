@@ -1,7 +1,7 @@
-// START HERE to train your own torch module on several workers.
+// A torch module over any GradientSync: what gradsync/ddp.h and the trainer stand on.
 //
-//   absl::StatusOr<std::unique_ptr<DistributedDataParallel>> ddp =
-//       DistributedDataParallel::Create(model.ptr(), sync, side_channel, options);
+//   absl::StatusOr<std::unique_ptr<DdpEngine>> ddp =
+//       DdpEngine::Create(model.ptr(), sync, side_channel, options);
 //   for (StepOptions step{1, 0.1}; step.step <= steps; ++step.step) {  // number, learning rate
 //     GS_RETURN_IF_ERROR((*ddp)->BeginStep(step));
 //     loss(model(inputs), targets).backward();  // buckets leave while this runs
@@ -10,11 +10,11 @@
 //
 // `sync` is this rank's GradientSync (parameter servers, a ring, none), `side_channel` its
 // SideChannel. There is no optimizer in the loop and no zero_grad(): FinishStep() has updated the
-// parameters when it returns, and each step overwrites the gradients. examples/own_model.cc is a
-// whole program.
+// parameters when it returns, and each step overwrites the gradients. An optimizer of the caller's:
+// DdpEngineOptions::updates.
 
-#ifndef GRADSYNC_GRADSYNC_DDP_DISTRIBUTED_DATA_PARALLEL_H_
-#define GRADSYNC_GRADSYNC_DDP_DISTRIBUTED_DATA_PARALLEL_H_
+#ifndef GRADSYNC_GRADSYNC_DDP_DDP_ENGINE_H_
+#define GRADSYNC_GRADSYNC_DDP_DDP_ENGINE_H_
 
 #include <cstdint>
 #include <functional>
@@ -65,7 +65,7 @@ namespace gradsync {
 // Errors, everywhere: those of GradientSync, and INVALID_ARGUMENT or FAILED_PRECONDITION for
 // misuse, saying what was expected. After an error in a step the group is aborted with it, so that
 // no peer waits, and every later call returns it.
-class DistributedDataParallel {
+class DdpEngine {
  public:
   // Collective. `module` on the device of sync->gpu(), the CPU without one, with fp32 parameters;
   // all ranks' modules alike, their values rank 0's afterwards. `sync` must be new and unbound.
@@ -73,16 +73,16 @@ class DistributedDataParallel {
   // outlive the result. When any rank's module or options are refused, all ranks return: that one
   // its own error, the others ABORTED naming it. Errors: INVALID_ARGUMENT naming a parameter or
   // option; FAILED_PRECONDITION when modules or options differ between ranks.
-  static absl::StatusOr<std::unique_ptr<DistributedDataParallel>> Create(
+  static absl::StatusOr<std::unique_ptr<DdpEngine>> Create(
       std::shared_ptr<torch::nn::Module> module, GradientSync* sync, SideChannel* side_channel,
-      DdpOptions options);
+      DdpEngineOptions options);
 
   // Leaves the parameters where they are. In the middle of a step, the group is aborted with
   // CANCELLED.
-  ~DistributedDataParallel();
+  ~DdpEngine();
 
-  DistributedDataParallel(const DistributedDataParallel&) = delete;
-  DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
+  DdpEngine(const DdpEngine&) = delete;
+  DdpEngine& operator=(const DdpEngine&) = delete;
 
   // Before the forward whose backward ends the step. Does not wait unless
   // broadcast_buffers_each_step. Errors: FAILED_PRECONDITION naming a parameter or gradient that
@@ -115,7 +115,7 @@ class DistributedDataParallel {
   // call it alike. Errors: those of GradientSync::Gather().
   absl::Status GatherUnit(UnitTurn turn, Deadline deadline);
 
-  // The copy of a parameter of this name among DdpOptions::copies, a leaf of autograd that has its
+  // The copy of a parameter of this name among DdpEngineOptions::copies, a leaf of autograd that has its
   // values, rounded, when Create(), FinishStep(), Settle() or ImportState() has returned; undefined
   // for any other. Hooks on it are refused in backward.
   at::Tensor CopyOf(const std::string& name) const;
@@ -123,7 +123,7 @@ class DistributedDataParallel {
   // Between steps, after the caller has changed parameters: rounds the copies again.
   absl::Status RefreshCopies();
 
-  // Whether owners alone keep parameters (DdpOptions::units).
+  // Whether owners alone keep parameters (DdpEngineOptions::units).
   bool sharded() const { return gathers_ != nullptr; }
 
   // Collective, between steps, with units: calls `visit` for each trainable parameter in the
@@ -218,11 +218,12 @@ class DistributedDataParallel {
   bool skipped() const { return exchange_->skipped(); }
 
  private:
-  DistributedDataParallel(std::shared_ptr<torch::nn::Module> module, GradientSync* sync,
-                          SideChannel* side_channel, DdpOptions options, Plan plan);
+  DdpEngine(std::shared_ptr<torch::nn::Module> module, GradientSync* sync,
+            SideChannel* side_channel, DdpEngineOptions options, Plan plan);
 
   absl::Status Bind(Deadline deadline);
   absl::Status BindParameters(Deadline deadline);
+  absl::Status BeginInBackward();
   absl::Status CheckBetweenSteps() const;
   void LaunchBucket(int bucket);
   absl::Status Fail(absl::Status status);
@@ -230,7 +231,7 @@ class DistributedDataParallel {
   const std::shared_ptr<torch::nn::Module> module_;
   GradientSync* const sync_;
   SideChannel* const side_channel_;
-  const DdpOptions options_;
+  const DdpEngineOptions options_;
   const Plan plan_;
   std::vector<GradBucket> buckets_;
   FlatParameters parameters_;
@@ -246,4 +247,4 @@ class DistributedDataParallel {
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_GRADSYNC_DDP_DISTRIBUTED_DATA_PARALLEL_H_
+#endif  // GRADSYNC_GRADSYNC_DDP_DDP_ENGINE_H_

@@ -1,4 +1,4 @@
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 
 #include <utility>
 
@@ -11,9 +11,9 @@
 
 namespace gradsync {
 
-absl::StatusOr<std::unique_ptr<DistributedDataParallel>> DistributedDataParallel::Create(
+absl::StatusOr<std::unique_ptr<DdpEngine>> DdpEngine::Create(
     std::shared_ptr<torch::nn::Module> module, GradientSync* sync, SideChannel* side_channel,
-    DdpOptions options) {
+    DdpEngineOptions options) {
   options.plan.world_size = side_channel == nullptr ? 1 : side_channel->world_size();
   GS_RETURN_IF_ERROR(CheckOptions(options, sync));
   if (module == nullptr) return absl::InvalidArgumentError("module: expected one, found null");
@@ -23,27 +23,26 @@ absl::StatusOr<std::unique_ptr<DistributedDataParallel>> DistributedDataParallel
   const Deadline deadline = Deadline::In(options.timeout);
   GS_ASSIGN_OR_RETURN(Plan plan,
                       AgreeOnPlan(own_order, *module, *sync, side_channel, deadline, &options));
-  std::unique_ptr<DistributedDataParallel> ddp(new DistributedDataParallel(
-      std::move(module), sync, side_channel, std::move(options), std::move(plan)));
+  std::unique_ptr<DdpEngine> ddp(
+      new DdpEngine(std::move(module), sync, side_channel, std::move(options), std::move(plan)));
   GS_RETURN_IF_ERROR(ddp->Bind(deadline));
   return ddp;
 }
 
-DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
-                                                 GradientSync* sync, SideChannel* side_channel,
-                                                 DdpOptions options, Plan plan)
+DdpEngine::DdpEngine(std::shared_ptr<torch::nn::Module> module, GradientSync* sync,
+                     SideChannel* side_channel, DdpEngineOptions options, Plan plan)
     : module_(std::move(module)),
       sync_(sync),
       side_channel_(side_channel),
       options_(std::move(options)),
       plan_(std::move(plan)) {}
 
-DistributedDataParallel::~DistributedDataParallel() {
+DdpEngine::~DdpEngine() {
   if (in_step_)
     sync_->Abort(absl::CancelledError("the wrapper was destroyed in the middle of a step"));
 }
 
-absl::Status DistributedDataParallel::Bind(Deadline deadline) {
+absl::Status DdpEngine::Bind(Deadline deadline) {
   GS_ASSIGN_OR_RETURN(buckets_, sync_->Bind(plan_, deadline));
   GS_RETURN_IF_ERROR(BindParameters(deadline));
   GS_ASSIGN_OR_RETURN(exchange_,
@@ -58,11 +57,13 @@ absl::Status DistributedDataParallel::Bind(Deadline deadline) {
   reducer_ = std::make_unique<BucketReducer>(
       plan_, parameters_, [this](int bucket) { LaunchBucket(bucket); }, options_.on_gradient,
       TensorDevice(sync_->gpu().get()).is_cuda() ? BucketCopies::kTogether : BucketCopies::kEach,
-      [this](int bucket) { return exchange_->MakeRoom(bucket); });
+      [this](int bucket) { return exchange_->MakeRoom(bucket); },
+      options_.on_backward == nullptr ? std::function<absl::Status()>()
+                                      : [this] { return BeginInBackward(); });
   return absl::OkStatus();
 }
 
-absl::Status DistributedDataParallel::BindParameters(Deadline deadline) {
+absl::Status DdpEngine::BindParameters(Deadline deadline) {
   if (options_.units.empty()) {
     GS_ASSIGN_OR_RETURN(parameters_, FlatParameters::Bind(*module_, plan_, buckets_));
     return sync_->BroadcastParameters(deadline);
@@ -76,33 +77,33 @@ absl::Status DistributedDataParallel::BindParameters(Deadline deadline) {
   return absl::OkStatus();
 }
 
-absl::Status DistributedDataParallel::GatherUnit(UnitTurn turn, Deadline deadline) {
+absl::Status DdpEngine::GatherUnit(UnitTurn turn, Deadline deadline) {
   GS_RETURN_IF_ERROR(failed_);
   const Activity::Wait wait(options_.activity);
   absl::Status gathered = gathers_->Need(turn, deadline);
   return gathered.ok() ? gathered : Fail(std::move(gathered));
 }
 
-at::Tensor DistributedDataParallel::CopyOf(const std::string& name) const {
+at::Tensor DdpEngine::CopyOf(const std::string& name) const {
   for (const FlatParameter& p : parameters_.parameters()) {
     if (p.name == name && !p.leaf.is_same(p.parameter)) return p.leaf;
   }
   return at::Tensor();
 }
 
-absl::Status DistributedDataParallel::VisitParameters(
+absl::Status DdpEngine::VisitParameters(
     const std::function<absl::Status(const std::string& name, const at::Tensor& parameter)>& visit,
     Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   return gathers_->Visit(parameters_, visit, deadline);
 }
 
-absl::StatusOr<std::string> DistributedDataParallel::GatheredSha256(Deadline deadline) {
+absl::StatusOr<std::string> DdpEngine::GatheredSha256(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   return gathers_->Sha256(parameters_, deadline);
 }
 
-absl::Status DistributedDataParallel::BeginStep(const StepOptions& step) {
+absl::Status DdpEngine::BeginStep(const StepOptions& step) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   GS_RETURN_IF_ERROR(exchange_->Check(step));
   absl::Status status = sync_->status();
@@ -117,8 +118,19 @@ absl::Status DistributedDataParallel::BeginStep(const StepOptions& step) {
   return absl::OkStatus();
 }
 
-absl::Status DistributedDataParallel::Capture(
-    const std::function<absl::Status()>& forward_backward) {
+absl::Status DdpEngine::BeginInBackward() {
+  in_step_ = true;  // what is wrong FinishStep() returns
+  options_.on_backward();
+  GS_RETURN_IF_ERROR(failed_);
+  GS_RETURN_IF_ERROR(sync_->status());
+  GS_RETURN_IF_ERROR(parameters_.CheckViews());
+  StepOptions step = exchange_->step();
+  ++step.step;
+  exchange_->Begin(step);
+  return absl::OkStatus();
+}
+
+absl::Status DdpEngine::Capture(const std::function<absl::Status()>& forward_backward) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   if (captured_step_ == nullptr) {
     return absl::FailedPreconditionError("Capture(): expected buckets on a GPU, found the host's");
@@ -138,7 +150,7 @@ absl::Status DistributedDataParallel::Capture(
   return status;
 }
 
-absl::Status DistributedDataParallel::ReplayStep(const StepOptions& step) {
+absl::Status DdpEngine::ReplayStep(const StepOptions& step) {
   if (captured_step_ == nullptr || !captured_step_->captured()) {
     return absl::FailedPreconditionError("ReplayStep(): expected a successful Capture() first");
   }
@@ -151,13 +163,13 @@ absl::Status DistributedDataParallel::ReplayStep(const StepOptions& step) {
   return Fail(std::move(replayed));
 }
 
-void DistributedDataParallel::LaunchBucket(int bucket) {
+void DdpEngine::LaunchBucket(int bucket) {
   if (capturing_) return captured_step_->Ready(bucket);
   if (gathers_ != nullptr) gathers_->Forget(bucket);
   exchange_->Launch(bucket);
 }
 
-absl::Status DistributedDataParallel::FinishStep(Deadline deadline) {
+absl::Status DdpEngine::FinishStep(Deadline deadline) {
   GS_RETURN_IF_ERROR(failed_);
   if (!in_step_) {
     return absl::FailedPreconditionError(
@@ -171,7 +183,7 @@ absl::Status DistributedDataParallel::FinishStep(Deadline deadline) {
   return status.ok() ? status : Fail(std::move(status));
 }
 
-absl::Status DistributedDataParallel::Settle(Deadline deadline) {
+absl::Status DdpEngine::Settle(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   const absl::Status status = sync_->Settle(deadline);
   if (!status.ok()) return Fail(status);
@@ -182,36 +194,36 @@ absl::Status DistributedDataParallel::Settle(Deadline deadline) {
   return copies_.Refresh();
 }
 
-absl::Status DistributedDataParallel::RefreshCopies() {
+absl::Status DdpEngine::RefreshCopies() {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   return copies_.Refresh();
 }
 
-absl::Status DistributedDataParallel::CheckBetweenSteps() const {
+absl::Status DdpEngine::CheckBetweenSteps() const {
   GS_RETURN_IF_ERROR(failed_);
   if (!in_step_) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("step ", exchange_->step().step, " is under way: call FinishStep() first"));
 }
 
-absl::Status DistributedDataParallel::Fail(absl::Status status) {
+absl::Status DdpEngine::Fail(absl::Status status) {
   failed_ = std::move(status);
   sync_->Abort(failed_);
   return failed_;
 }
 
-absl::Status DistributedDataParallel::BroadcastBuffers(Deadline deadline) {
+absl::Status DdpEngine::BroadcastBuffers(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   return BroadcastTensors(BuffersOf(*module_), side_channel_, deadline);
 }
 
-absl::StatusOr<OptimizerState> DistributedDataParallel::ExportState(Deadline deadline) {
+absl::StatusOr<OptimizerState> DdpEngine::ExportState(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   return exchange_->ExportState(deadline);
 }
 
-absl::Status DistributedDataParallel::ImportState(const OptimizerState& state, Deadline deadline,
-                                                  int64_t skipped_steps) {
+absl::Status DdpEngine::ImportState(const OptimizerState& state, Deadline deadline,
+                                    int64_t skipped_steps) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   GS_RETURN_IF_ERROR(exchange_->ImportState(state, deadline, skipped_steps));
   return copies_.Refresh();
