@@ -49,7 +49,7 @@ struct DdpEngineOptions {
   PlanOptions plan;
 
   // Plan::chunk_bytes() of the job that this one continues, for its bits: taken where plan.chunk_bytes
-  // is 0. None: as the ranks' hosts have it (chunk_bytes_by_hosts.h). The same on all ranks.
+  // is 0. None: as the ranks' hosts have it (plan_agreement.h). The same on all ranks.
   absl::optional<int64_t> earlier_chunk_bytes;
 
   // Not empty: owners alone keep parameters, and the plan gets slots for them (BucketSlots). Each

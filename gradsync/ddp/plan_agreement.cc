@@ -11,8 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "core/base/host_identity.h"
 #include "core/base/status_macros.h"
-#include "gradsync/ddp/chunk_bytes_by_hosts.h"
+#include "core/plan/stripes.h"
 #include "gradsync/ddp/flat_parameters.h"
 #include "gradsync/ddp/module_state.h"
 #include "gradsync/ddp/parameter_gathers.h"
@@ -118,6 +119,19 @@ absl::StatusOr<std::vector<int>> AgreeOnOrder(const absl::StatusOr<std::vector<i
     }
   }
   return DecodeOrder(answers[0]);
+}
+
+// Collective: PlanOptions::chunk_bytes for ranks of which nobody has asked for any. 0, which is by the
+// size of buckets, where all ranks are on one host (core/base/host_identity.h); kNetworkChunks where
+// they are on several, or where one cannot say on which. The same on all ranks.
+absl::StatusOr<int64_t> ChunkBytesByHosts(SideChannel& ranks, Deadline deadline) {
+  const absl::StatusOr<HostIdentity> own = ReadHostIdentity();
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> hosts,
+                      ranks.AllGather(own.ok() ? own->Key() : std::string(), deadline));
+  for (const std::string& host : hosts) {
+    if (host.empty() || host != hosts[0]) return kNetworkChunks;
+  }
+  return 0;
 }
 
 // Makes `plan` that of the part, and lets go of what is not in it.

@@ -41,7 +41,13 @@ absl::StatusOr<std::vector<int>> ObserveOrder(const torch::nn::Module& module,
 
 // Collective: the plan, the same on all ranks, of the whole module or of DdpEngineOptions::part, whose other
 // parameters lose their values; with slots for units, if there are any. `own_order`: what
-// ObserveOrder() returned here. Fills in options->plan.chunk_bytes where the ranks' hosts decide it.
+// ObserveOrder() returned here.
+//
+// Fills in options->plan.chunk_bytes where that is 0: as DdpOptions::earlier_chunk_bytes has it; else it
+// stays 0, which is by the size of buckets, where all ranks are on one host
+// (core/base/host_identity.h), and is kNetworkChunks where they are on several, or where one cannot
+// say on which.
+//
 // Errors: where any rank has one, all return: that rank its own, the others ABORTED naming it;
 // FAILED_PRECONDITION when buffers or frozen parameters differ between ranks; INVALID_ARGUMENT for a
 // part or units that are not the module's; those of SideChannel.
