@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<int>> ObserveOrder(const torch::nn::Module& module,
 // parameters lose their values; with slots for units, if there are any. `own_order`: what
 // ObserveOrder() returned here.
 //
-// Fills in options->plan.chunk_bytes where that is 0: as DdpOptions::earlier_chunk_bytes has it; else it
+// Fills in options->plan.chunk_bytes where that is 0: as DdpEngineOptions::earlier_chunk_bytes has it; else it
 // stays 0, which is by the size of buckets, where all ranks are on one host
 // (core/base/host_identity.h), and is kNetworkChunks where they are on several, or where one cannot
 // say on which.

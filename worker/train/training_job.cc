@@ -276,7 +276,7 @@ absl::Status TrainingJob::MakeSlice(const SlicePlace& place) {
 }
 
 absl::Status TrainingJob::MakeDdp(bool whole) {
-  DdpOptions ddp;
+  DdpEngineOptions ddp;
   ddp.optimizer = optimizer_;
   ddp.group_of = group_of_;
   ddp.plan = options_.plan;
@@ -299,8 +299,8 @@ absl::Status TrainingJob::MakeDdp(bool whole) {
   const bool copies = whole && CopiesWeights();
   if (copies) ddp.copies = {ScalarTypeOf(options_.compute.precision), WeightsOfProducts(*model_)};
   GS_ASSIGN_OR_RETURN(
-      ddp_, DistributedDataParallel::Create(
-                model_, sync_, options_.synchronised ? replicas : nullptr, std::move(ddp)));
+      ddp_,
+      DdpEngine::Create(model_, sync_, options_.synchronised ? replicas : nullptr, std::move(ddp)));
   if (copies) UseCopies(*model_, [this](const std::string& name) { return ddp_->CopyOf(name); });
   return absl::OkStatus();
 }

@@ -24,7 +24,7 @@
 #include "core/pipeline/slice_place.h"
 #include "core/plan/optimizer_spec.h"
 #include "core/sync/gradient_sync.h"
-#include "gradsync/ddp/distributed_data_parallel.h"
+#include "gradsync/ddp/ddp_engine.h"
 #include "worker/models/create_model.h"
 #include "worker/models/model.h"
 #include "worker/train/batch_source.h"
@@ -97,7 +97,7 @@ class TrainingJob {
   // has no average of its weights and BatchNorm is not synchronised.
   GradientSync& sync() const { return *sync_; }
   SideChannel& side_channel() const { return *side_channel_; }
-  DistributedDataParallel& ddp() const { return *ddp_; }
+  DdpEngine& ddp() const { return *ddp_; }
   ModelShare& share() const { return *share_; }
   const PipelineStage* stage() const { return stage_; }
   WeightAverage* average() { return average_.has_value() ? &*average_ : nullptr; }
@@ -142,7 +142,7 @@ class TrainingJob {
   SideChannel* side_channel_ = nullptr;
   const JobInputs inputs_;
   OptimizerSpec optimizer_;
-  std::function<int(const TensorSpec&)> group_of_;  // DdpOptions::group_of
+  std::function<int(const TensorSpec&)> group_of_;  // DdpEngineOptions::group_of
   std::unique_ptr<ChannelMoments> moments_;
   std::shared_ptr<Model> model_;
   absl::optional<WeightAverage> average_;
@@ -156,7 +156,7 @@ class TrainingJob {
   std::unique_ptr<Checkpointer> checkpointer_;
   int64_t first_step_ = 1;
   int64_t skipped_steps_ = 0;
-  std::unique_ptr<DistributedDataParallel> ddp_;
+  std::unique_ptr<DdpEngine> ddp_;
   std::unique_ptr<ModelShare> share_;
   PipelineStage* stage_ = nullptr;
   GradientComputer gradients_;  // uses the above
