@@ -29,13 +29,13 @@ Job MakeJob(const std::vector<double>& shards) {
   return job;
 }
 
-std::vector<Payload> ByHost(const Job& job, const std::vector<int>& hosts) {
+std::vector<WirePayload> ByHost(const Job& job, const std::vector<int>& hosts) {
   return PayloadByHost(CountedPayload(job.workers, job.servers),
                        FlowsByShards(job.workers, job.servers), hosts);
 }
 
 TEST(FlowsByShardsTest, WhatStaysOnAHostIsNotCounted) {
-  for (const Payload& host : ByHost(MakeJob({300, 300, 300}), {0, 1, 2, 0, 1, 2})) {
+  for (const WirePayload& host : ByHost(MakeJob({300, 300, 300}), {0, 1, 2, 0, 1, 2})) {
     EXPECT_DOUBLE_EQ(host.tx_bytes, 900 * ColocatedPsLoad(3, 3));
     EXPECT_DOUBLE_EQ(host.rx_bytes, 900 * ColocatedPsLoad(3, 3));
   }
@@ -45,9 +45,9 @@ TEST(FlowsByShardsTest, HostsOfAMixedPlacementAreEquallyBusy) {
   const ServerShares shares = MixedShares(3, 1);
   const double beside = 900 * shares.colocated;
   const Job job = MakeJob({beside, beside, beside, 900 * shares.dedicated});
-  const std::vector<Payload> hosts = ByHost(job, {0, 1, 2, 0, 1, 2, 3});
+  const std::vector<WirePayload> hosts = ByHost(job, {0, 1, 2, 0, 1, 2, 3});
   ASSERT_EQ(hosts.size(), 4u);
-  for (const Payload& host : hosts) EXPECT_NEAR(host.tx_bytes, 900 * MixedPsLoad(3, 1), 1e-9);
+  for (const WirePayload& host : hosts) EXPECT_NEAR(host.tx_bytes, 900 * MixedPsLoad(3, 1), 1e-9);
 }
 
 // Each stage has a server, and each rank talks to that of its own.
@@ -66,13 +66,13 @@ TEST(FlowsByShardsTest, AStageTalksToItsServersAndTensorsCountAsSent) {
     EXPECT_EQ(std::max(flow.from, flow.to), 4 + worker % 2);
     EXPECT_EQ(flow.bytes, 900);
   }
-  const std::vector<Payload> counted = CountedPayload(job.workers, job.servers);
+  const std::vector<WirePayload> counted = CountedPayload(job.workers, job.servers);
   EXPECT_EQ(counted[3].tx_bytes, 907);
   EXPECT_EQ(counted[3].rx_bytes, 905);
 }
 
 TEST(FlowsByShardsTest, WithoutServersItIsTheWorkers) {
-  const std::vector<Payload> hosts = ByHost(MakeJob({}), {0, 1, 2});
+  const std::vector<WirePayload> hosts = ByHost(MakeJob({}), {0, 1, 2});
   ASSERT_EQ(hosts.size(), 3u);
   EXPECT_EQ(hosts[1].rx_bytes, 900);
 }

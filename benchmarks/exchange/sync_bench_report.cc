@@ -113,8 +113,8 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
   run.set_steps(bench_case.exchange.iterations);
 
   SetTimes(ranks, &run);
-  std::vector<Payload> counted = CountedPayload(ranks, servers);
-  for (Payload& node : counted) {
+  std::vector<WirePayload> counted = CountedPayload(ranks, servers);
+  for (WirePayload& node : counted) {
     node = {std::round(node.tx_bytes), std::round(node.rx_bytes)};
   }
   GS_ASSIGN_OR_RETURN(const std::vector<Flow> flows, ExchangeFlows(bench_case));

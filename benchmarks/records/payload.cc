@@ -27,9 +27,10 @@ absl::StatusOr<std::vector<Flow>> JobFlows(const Plan& plan, const PlacedJob& jo
   return sharded ? PsShardedStepFlows(plan, shards, gathers) : PsStepFlows(plan, shards, returned);
 }
 
-std::vector<Payload> PayloadByHost(const std::vector<Payload>& processes,
-                                   const std::vector<Flow>& flows, const std::vector<int>& hosts) {
-  std::vector<Payload> payload(*std::max_element(hosts.begin(), hosts.end()) + 1);
+std::vector<WirePayload> PayloadByHost(const std::vector<WirePayload>& processes,
+                                       const std::vector<Flow>& flows,
+                                       const std::vector<int>& hosts) {
+  std::vector<WirePayload> payload(*std::max_element(hosts.begin(), hosts.end()) + 1);
   for (size_t p = 0; p < processes.size(); ++p) {
     payload[hosts[p]].tx_bytes += processes[p].tx_bytes;
     payload[hosts[p]].rx_bytes += processes[p].rx_bytes;
@@ -42,10 +43,10 @@ std::vector<Payload> PayloadByHost(const std::vector<Payload>& processes,
   return payload;
 }
 
-void SetWire(const std::vector<Payload>& nodes, proto::Run* run) {
-  Payload most;
+void SetWire(const std::vector<WirePayload>& nodes, proto::Run* run) {
+  WirePayload most;
   double sent = 0;
-  for (const Payload& node : nodes) {
+  for (const WirePayload& node : nodes) {
     most.tx_bytes = std::max(most.tx_bytes, node.tx_bytes);
     most.rx_bytes = std::max(most.rx_bytes, node.rx_bytes);
     sent += node.tx_bytes;

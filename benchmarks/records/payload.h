@@ -15,30 +15,30 @@
 namespace gradsync {
 
 // Bytes, of one process or host.
-struct Payload {
+struct WirePayload {
   double tx_bytes = 0;
   double rx_bytes = 0;
 };
 
 // Tensors that passed between a rank and other stages or slices.
-inline Payload PassedTensors(const proto::WorkerMetrics& rank) {
+inline WirePayload PassedTensors(const proto::WorkerMetrics& rank) {
   return {rank.stage_tx_bytes_per_step() + rank.slice_tx_bytes_per_step(),
           rank.stage_rx_bytes_per_step() + rank.slice_rx_bytes_per_step()};
 }
-inline Payload PassedTensors(const proto::ExchangeMetrics&) { return {}; }
+inline WirePayload PassedTensors(const proto::ExchangeMetrics&) { return {}; }
 
 // What each process counted, ranks and then servers. `Metrics` is proto::WorkerMetrics or
 // proto::ExchangeMetrics.
 template <typename Metrics>
-std::vector<Payload> CountedPayload(const std::vector<Metrics>& ranks,
-                                    const std::vector<proto::ServerMetrics>& servers) {
-  std::vector<Payload> counted;
+std::vector<WirePayload> CountedPayload(const std::vector<Metrics>& ranks,
+                                        const std::vector<proto::ServerMetrics>& servers) {
+  std::vector<WirePayload> counted;
   const auto add = [&counted](const auto& process) {
     counted.push_back({process.wire_tx_bytes_per_step(), process.wire_rx_bytes_per_step()});
   };
   for (const Metrics& rank : ranks) {
     add(rank);
-    const Payload passed = PassedTensors(rank);
+    const WirePayload passed = PassedTensors(rank);
     counted.back().tx_bytes += passed.tx_bytes;
     counted.back().rx_bytes += passed.rx_bytes;
   }
@@ -55,11 +55,12 @@ absl::StatusOr<std::vector<Flow>> JobFlows(const Plan& plan, const PlacedJob& jo
 
 // By host, of which `hosts[p]` is that of process p. Processes count what they send to others on
 // their host too; the flows say how much of it that is.
-std::vector<Payload> PayloadByHost(const std::vector<Payload>& processes,
-                                   const std::vector<Flow>& flows, const std::vector<int>& hosts);
+std::vector<WirePayload> PayloadByHost(const std::vector<WirePayload>& processes,
+                                       const std::vector<Flow>& flows,
+                                       const std::vector<int>& hosts);
 
 // Sets run.wire_*: the sum over `nodes`, and the most that one of them sends and receives.
-void SetWire(const std::vector<Payload>& nodes, proto::Run* run);
+void SetWire(const std::vector<WirePayload>& nodes, proto::Run* run);
 
 }  // namespace gradsync
 

@@ -12,7 +12,7 @@ TEST(PayloadTest, RanksComeBeforeServersAndTheMostOfOneNodeIsKept) {
   ranks[1].set_wire_rx_bytes_per_step(20);
   std::vector<proto::ServerMetrics> servers(1);
   servers[0].set_wire_tx_bytes_per_step(30);
-  const std::vector<Payload> counted = CountedPayload(ranks, servers);
+  const std::vector<WirePayload> counted = CountedPayload(ranks, servers);
   ASSERT_EQ(counted.size(), 3u);
   EXPECT_EQ(counted[2].tx_bytes, 30);
   proto::Run run;
@@ -26,7 +26,7 @@ TEST(PayloadTest, WhatStaysOnAHostIsNotCounted) {
   // A worker and a server on each of two hosts.
   const std::vector<int> hosts = {0, 1, 0, 1};
   const std::vector<Flow> flows = {{0, 2, 5, 1}, {0, 3, 7, 1}, {3, 1, 100, 1}};
-  const std::vector<Payload> hosts_payload =
+  const std::vector<WirePayload> hosts_payload =
       PayloadByHost({{12, 0}, {0, 100}, {0, 5}, {100, 7}}, flows, hosts);
   ASSERT_EQ(hosts_payload.size(), 2u);
   EXPECT_EQ(hosts_payload[0].tx_bytes, 7);
