@@ -48,7 +48,7 @@
 #include "core/base/status_macros.h"
 #include "core/gpu/open_gpu.h"
 #include "tools/lab_flags.h"
-#include "tools/runfiles.h"
+#include "tools/subprocess.h"
 #include "tools/worker_flags.h"
 #include "worker/models/model_table.h"
 

@@ -29,7 +29,7 @@
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 #include "tools/local_job.h"
-#include "tools/runfiles.h"
+#include "tools/subprocess.h"
 #include "worker/models/model_table.h"
 
 ABSL_FLAG(std::vector<std::string>, replicas, gradsync::ReplicaComparison().replicas,

@@ -52,7 +52,7 @@
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 #include "core/gpu/open_gpu.h"
-#include "tools/runfiles.h"
+#include "tools/subprocess.h"
 
 ABSL_FLAG(bool, train, false, "compare training with PyTorch's instead of exchanges");
 ABSL_FLAG(int, rounds, 0, "turns of each contestant; 0: 9, with --train 15");

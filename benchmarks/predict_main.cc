@@ -44,7 +44,7 @@
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 #include "simulator/calibration.h"
-#include "tools/runfiles.h"
+#include "tools/subprocess.h"
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::PredictOptions().topologies,
           "topologies: some of ring, ps, local");

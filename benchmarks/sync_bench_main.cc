@@ -40,7 +40,7 @@
 #include "core/base/status_macros.h"
 #include "core/gpu/open_gpu.h"
 #include "tools/lab_flags.h"
-#include "tools/runfiles.h"
+#include "tools/subprocess.h"
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::SyncBenchOptions().topologies,
           "topologies: some of ring, ps");

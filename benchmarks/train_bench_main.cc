@@ -59,7 +59,7 @@
 #include "core/plan/precision.h"
 #include "simulator/calibration.h"
 #include "tools/lab_flags.h"
-#include "tools/runfiles.h"
+#include "tools/subprocess.h"
 #include "worker/models/model_options.h"
 #include "worker/models/model_table.h"
 #include "worker/train/precision.h"

@@ -27,7 +27,6 @@
 #include "core/plan/plan.h"
 #include "core/plan/plan_proto.h"
 #include "core/plan/precision.h"
-#include "fuzz/input.h"
 #include "fuzz/targets.h"
 #include "google/protobuf/stubs/logging.h"
 #include "worker/checkpoint/checkpoint_folder.h"

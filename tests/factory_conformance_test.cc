@@ -28,7 +28,6 @@
 #include "gradsync/join/sync_factory.h"
 #include "gtest/gtest.h"
 #include "ps_server/server.h"
-#include "tests/bucket_values.h"
 #include "tests/conformance_suite.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"

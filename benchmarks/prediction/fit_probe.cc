@@ -8,7 +8,7 @@
 #include "benchmarks/prediction/prediction.h"
 #include "benchmarks/records/proto_json.h"
 #include "proto/run_record.pb.h"
-#include "simulator/core_cost_fit.h"
+#include "simulator/calibration.h"
 
 namespace gradsync {
 

@@ -1,18 +1,43 @@
-// Backends over GPU memory that ranks of one host share, for the conformance suite.
+// Backends that need a GPU, for the conformance suite.
 
-#ifndef GRADSYNC_TESTS_IPC_TRAITS_H_
-#define GRADSYNC_TESTS_IPC_TRAITS_H_
+#ifndef GRADSYNC_TESTS_GPU_TRAITS_H_
+#define GRADSYNC_TESTS_GPU_TRAITS_H_
 
+#include <functional>
 #include <memory>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "allreduce/ipc_gradient_sync.h"
 #include "core/base/status_macros.h"
+#include "core/gpu/gpu_api.h"
 #include "tests/conformance_suite.h"
-#include "tests/staged_traits.h"
 
 namespace gradsync {
+
+// Every backend of the host under buckets on a GPU (core/sync/staged_sync.h), for the conformance
+// suite.
+
+// The GPUs of one group's ranks. Destroyed after all ranks are.
+class GpuSource {
+ public:
+  virtual ~GpuSource() = default;
+
+  // One rank's. Thread-safe.
+  virtual absl::StatusOr<std::shared_ptr<GpuApi>> Open() = 0;
+};
+
+using GpuSourceFactory = std::function<std::unique_ptr<GpuSource>()>;
+
+// One to three ranks; local: one.
+BackendTraits StagedLocal(const GpuSourceFactory& gpus);
+BackendTraits StagedRingOverGrpc(const GpuSourceFactory& gpus);
+BackendTraits StagedRingOverShm(const GpuSourceFactory& gpus);
+
+// Two servers; `windows`: over shared memory.
+BackendTraits StagedPs(const GpuSourceFactory& gpus, bool windows);
+
+// Backends over GPU memory that ranks of one host share, for the conformance suite.
 
 class IpcFixture : public BackendFixture {
  public:
@@ -55,4 +80,4 @@ inline IpcOptions IpcServers(int owners) {
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_TESTS_IPC_TRAITS_H_
+#endif  // GRADSYNC_TESTS_GPU_TRAITS_H_

@@ -1,4 +1,4 @@
-#include "tests/staged_traits.h"
+#include "tests/gpu_traits.h"
 
 #include <utility>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "tools/oom_kills.h"
+#include "tools/subprocess.h"
 
 #include <filesystem>
 #include <fstream>
