@@ -28,7 +28,6 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "benchmarks/exchange/exchange_job.h"
-#include "benchmarks/exchange/nccl_tests.h"
 #include "benchmarks/exchange/sync_bench_options.h"
 #include "benchmarks/exchange/sync_bench_report.h"
 #include "benchmarks/network/measured_sweep_main.h"

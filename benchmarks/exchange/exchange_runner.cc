@@ -11,7 +11,6 @@
 #include "absl/types/span.h"
 #include "benchmarks/exchange/exact_input.h"
 #include "benchmarks/exchange/rounded_input.h"
-#include "benchmarks/ranks/clocks.h"
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/machine_load.h"
 #include "core/base/deadline.h"

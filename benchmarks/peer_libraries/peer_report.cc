@@ -8,7 +8,7 @@
 #include "benchmarks/exchange/sync_bench_report.h"
 #include "benchmarks/peer_libraries/peer_ratio.h"
 #include "benchmarks/records/aggregate.h"
-#include "benchmarks/records/table.h"
+#include "benchmarks/records/terminal.h"
 #include "core/base/byte_sizes.h"
 
 namespace gradsync {

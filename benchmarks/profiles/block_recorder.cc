@@ -11,7 +11,7 @@
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "benchmarks/profiles/lone_slice_link.h"
+#include "benchmarks/profiles/step_recorder.h"
 #include "benchmarks/records/aggregate.h"
 #include "core/base/monotonic_time.h"
 #include "core/base/status_macros.h"

@@ -1,12 +1,14 @@
 #include "benchmarks/profiles/step_recorder.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "benchmarks/profiles/lone_slice_link.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/machine_info.h"
 #include "core/base/status_macros.h"
@@ -45,6 +47,34 @@ std::string Note(const TrainerOptions& options, const Plan& plan, size_t steps) 
                           : absl::StrCat(", ", PrecisionName(compute.precision)),
                       compute.channels_last ? ", channels-last" : "");
 }
+
+class LoneSliceLink : public SliceLink {
+ public:
+  explicit LoneSliceLink(int slices) : slices_(slices) {}
+
+  int slice() const override { return 0; }
+  int slices() const override { return slices_; }
+
+  absl::Status Connect(const std::string&, Deadline) override { return absl::OkStatus(); }
+
+  absl::StatusOr<at::Tensor> Sum(const at::Tensor& own, Deadline) override {
+    return own.detach().clone();
+  }
+  absl::StatusOr<at::Tensor> SumPart(const at::Tensor& own, Deadline) override {
+    return own.detach().select(0, 0).clone();
+  }
+  absl::StatusOr<std::vector<at::Tensor>> Gather(const at::Tensor& own, Deadline) override {
+    return std::vector<at::Tensor>(slices_, own.detach());
+  }
+
+  absl::Status Finish(Deadline) override { return absl::OkStatus(); }
+
+  int64_t bytes_sent() const override { return 0; }
+  int64_t bytes_received() const override { return 0; }
+
+ private:
+  const int slices_;
+};
 
 }  // namespace
 
@@ -120,6 +150,10 @@ absl::StatusOr<proto::StepProfile> RecordStep(
     profile.mutable_gpt()->set_context(options.model.gpt_context);
   }
   return profile;
+}
+
+std::unique_ptr<SliceLink> NewLoneSliceLink(int slices) {
+  return std::make_unique<LoneSliceLink>(slices);
 }
 
 }  // namespace gradsync

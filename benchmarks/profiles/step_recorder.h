@@ -4,9 +4,11 @@
 #define GRADSYNC_BENCHMARKS_PROFILES_STEP_RECORDER_H_
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/pipeline/slice_link.h"
 #include "core/plan/plan.h"
 #include "proto/step_profile.pb.h"
 #include "worker/train/trainer.h"
@@ -26,13 +28,19 @@ absl::StatusOr<proto::StepProfile> MedianStep(const Plan& plan,
 // and synchronising is set here. `on_step` is called after each step. Blocks until all are done.
 //
 // Where `options.pipeline` has slices, one of them trains as it would among the others, whose part
-// of each exchange is there at once (lone_slice_link.h).
+// of each exchange is there at once (step_recorder.h).
 //
 // Gradients are timed where the job has them: copied into their bucket, which is what the launch
 // of an exchange waits for. Everything that describes the measurement is set but the command.
 // Errors: those of Trainer.
 absl::StatusOr<proto::StepProfile> RecordStep(
     TrainerOptions options, const std::function<void(const StepReport&)>& on_step);
+
+// A SliceLink of slice 0 of `slices`, of which the others are not there: for who measures what a
+// slice computes. An exchange returns at once. Others are taken to bring zeros to sums, and what
+// this slice brings to gathers, so a model trains, to no purpose, with numbers of the usual size.
+// Never fails.
+std::unique_ptr<SliceLink> NewLoneSliceLink(int slices);
 
 }  // namespace gradsync
 

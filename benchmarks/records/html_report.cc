@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
-#include "benchmarks/ranks/run_program.h"
+#include "benchmarks/ranks/processes.h"
 
 namespace gradsync {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "benchmarks/exchange/exact_input.h"
 #include "benchmarks/profiles/step_profile.h"
-#include "benchmarks/ranks/clocks.h"
+#include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/machine_load.h"
 #include "benchmarks/replay/replay_cases.h"
 #include "core/base/deadline.h"

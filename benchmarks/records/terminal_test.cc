@@ -1,4 +1,4 @@
-#include "benchmarks/records/progress.h"
+#include "benchmarks/records/terminal.h"
 
 #include <string>
 
@@ -8,6 +8,21 @@
 
 namespace gradsync {
 namespace {
+
+TEST(TableTest, ColumnsAreAsWideAsTheirWidestCell) {
+  EXPECT_EQ(FormatTable({{"name", Align::kLeft}, {"step\nms"}, {"note", Align::kLeft, true}},
+                        {{"ring", "12.5", "x"}, {"parameters", "7", ""}}),
+            "            step |\n"
+            "name          ms | note\n"
+            "----------  ---- | ----\n"
+            "ring        12.5 | x\n"
+            "parameters     7 |\n");
+}
+
+TEST(TableTest, ShortRowsEndEarlyAndNoRowsLeaveTheHead) {
+  EXPECT_EQ(FormatTable({{"a"}, {"b"}}, {{"1"}}), "a  b\n-  -\n1\n");
+  EXPECT_EQ(FormatTable({{"a"}}, {}), "a\n-\n");
+}
 
 class ProgressTest : public ::testing::Test {
  protected:

@@ -1,7 +1,7 @@
 // The output is made by the formats in the sources of nccl-tests 2.19.6 (src/util.cu); no GPU was
 // at hand to run it.
 
-#include "benchmarks/exchange/nccl_tests.h"
+#include "benchmarks/exchange/exchange_job.h"
 
 #include <sys/stat.h>
 

@@ -1,4 +1,4 @@
-#include "benchmarks/peer_libraries/training_report.h"
+#include "benchmarks/peer_libraries/peer_training.h"
 
 #include <string>
 #include <utility>

@@ -1,8 +1,12 @@
-#ifndef GRADSYNC_BENCHMARKS_RANKS_INTERACTIVE_PROCESS_H_
-#define GRADSYNC_BENCHMARKS_RANKS_INTERACTIVE_PROCESS_H_
+// Programs as child processes: one that is run to its end, several that run together, and one that is
+// talked to.
+
+#ifndef GRADSYNC_BENCHMARKS_RANKS_PROCESSES_H_
+#define GRADSYNC_BENCHMARKS_RANKS_PROCESSES_H_
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -14,6 +18,24 @@
 #include "core/base/deadline.h"
 
 namespace gradsync {
+
+// A program that is run to its end for what it leaves behind.
+
+// Runs `argv[0]`, a path, and blocks until it has ended; it is killed at the limit, and when
+// `interrupt`, if there is one, is not 0. `output`, if there is one, gets what it prints on stdout.
+// Errors: FAILED_PRECONDITION when it fails, in its own last words on stderr; DEADLINE_EXCEEDED;
+// CANCELLED when interrupted; those of Subprocess::Start().
+absl::Status RunProgram(const std::vector<std::string>& argv, absl::Duration limit,
+                        std::string* output = nullptr, const std::atomic<int>* interrupt = nullptr);
+
+// Starts the commands together (each argv[0] is a path) and blocks until all have ended. When one
+// fails, when `timeout` has passed or when `*interrupt` is no longer 0 (null: never), the others
+// get SIGTERM, so that launchers such as mpiexec take their ranks along, and three seconds later
+// SIGKILL. No process is left behind, except ranks of a launcher that ignores SIGTERM. Errors:
+// DEADLINE_EXCEEDED; CANCELLED when interrupted; ABORTED with the last lines that the process that
+// failed first wrote and how it ended; those of Subprocess::Start().
+absl::Status RunProcesses(const std::vector<std::vector<std::string>>& commands,
+                          absl::Duration timeout, const std::atomic<int>* interrupt);
 
 // A child that answers lines with lines, such as a peer that takes turns with us. Not thread-safe.
 // Blocks while it waits for an answer.
@@ -54,4 +76,4 @@ class InteractiveProcess {
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_BENCHMARKS_RANKS_INTERACTIVE_PROCESS_H_
+#endif  // GRADSYNC_BENCHMARKS_RANKS_PROCESSES_H_

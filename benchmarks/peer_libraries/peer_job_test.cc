@@ -1,6 +1,6 @@
 // Peers that are shell scripts.
 
-#include "benchmarks/peer_libraries/standing_peer.h"
+#include "benchmarks/peer_libraries/peer_job.h"
 
 #include <atomic>
 #include <string>

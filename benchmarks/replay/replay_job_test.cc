@@ -1,4 +1,4 @@
-#include "benchmarks/replay/replay_prediction.h"
+#include "benchmarks/replay/replay_job.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
-// Says how far a sweep of jobs is.
+// What programs print on terminals: tables, and how far a sweep of jobs is.
 
-#ifndef GRADSYNC_BENCHMARKS_RECORDS_PROGRESS_H_
-#define GRADSYNC_BENCHMARKS_RECORDS_PROGRESS_H_
+#ifndef GRADSYNC_BENCHMARKS_RECORDS_TERMINAL_H_
+#define GRADSYNC_BENCHMARKS_RECORDS_TERMINAL_H_
 
 #include <cstdint>
 #include <functional>
@@ -13,6 +13,31 @@
 #include "core/base/monotonic_time.h"
 
 namespace gradsync {
+
+// Text tables for terminals, and what stands in their cells.
+
+enum class Align { kLeft, kRight };
+
+struct Column {
+  std::string title;  // may have several lines; they stand at the bottom of the head
+  Align align = Align::kRight;
+  bool bar_before = false;  // a vertical bar on the left
+};
+
+// The table with a head, a rule and one line per row, two spaces between columns, as wide as its
+// widest cells; widths count bytes, so cells should be ASCII. Rows shorter than `columns` end
+// early. Lines have no spaces at their ends, and each ends in a newline.
+std::string FormatTable(const std::vector<Column>& columns,
+                        const std::vector<std::vector<std::string>>& rows);
+
+// "1 server", "2 servers".
+std::string Count(int count, absl::string_view noun);
+
+// "3.14", "314.2"; "42%" of 0.42.
+std::string Ms(double ms);
+std::string Percent(double share);
+
+// Says how far a sweep of jobs is.
 
 struct ProgressOptions {
   // How long each job takes, in any one unit: what is left is estimated from what is done.
@@ -59,4 +84,4 @@ std::string FormatClock(absl::Duration duration);
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_BENCHMARKS_RECORDS_PROGRESS_H_
+#endif  // GRADSYNC_BENCHMARKS_RECORDS_TERMINAL_H_
