@@ -48,7 +48,7 @@
 #include "tools/lab_flags.h"
 #include "tools/subprocess.h"
 #include "tools/worker_flags.h"
-#include "worker/models/model_table.h"
+#include "worker/models/model_options.h"
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::CompareOptions().topologies,
           "topologies: some of ps, ring, local");

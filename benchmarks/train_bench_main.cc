@@ -60,7 +60,6 @@
 #include "tools/lab_flags.h"
 #include "tools/subprocess.h"
 #include "worker/models/model_options.h"
-#include "worker/models/model_table.h"
 #include "worker/train/precision.h"
 
 ABSL_FLAG(std::string, record, "",

@@ -11,7 +11,7 @@
 #include "core/base/process_limits.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
-#include "worker/data/check_samples.h"
+#include "worker/data/open_dataset.h"
 #include "worker/train/job_data.h"
 
 namespace gradsync {

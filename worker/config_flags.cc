@@ -16,7 +16,7 @@
 #include "torch/version.h"
 #include "worker/flag_effects.h"
 #include "worker/flag_topics.h"
-#include "worker/models/model_table.h"
+#include "worker/models/model_options.h"
 
 ABSL_FLAG(std::string, config, "",
           "YAML file that sets flags by their names (docs/running.md); flags of the command line "

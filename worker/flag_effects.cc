@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-#include "worker/models/model_table.h"
+#include "worker/models/model_options.h"
 
 namespace gradsync {
 namespace {

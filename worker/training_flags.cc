@@ -12,7 +12,7 @@
 #include "core/base/status_macros.h"
 #include "core/base/straggler.h"
 #include "worker/model_flags.h"
-#include "worker/models/model_table.h"
+#include "worker/models/model_options.h"
 #include "worker/recipe_flags.h"
 #include "worker/train/precision.h"
 

@@ -19,8 +19,8 @@
 #include "core/base/status_macros.h"
 #include "core/base/straggler.h"
 #include "worker/data/open_dataset.h"
-#include "worker/data/open_tokens.h"
-#include "worker/models/model_table.h"
+#include "worker/data/tokens.h"
+#include "worker/models/model_options.h"
 
 namespace gradsync {
 namespace {

@@ -11,7 +11,7 @@
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/terminal.h"
 #include "core/base/status_macros.h"
-#include "worker/models/model_table.h"
+#include "worker/models/model_options.h"
 
 namespace gradsync {
 namespace {

@@ -17,7 +17,7 @@
 #include "core/pipeline/slice_place.h"
 #include "core/plan/precision.h"
 #include "core/sync/local_sync.h"
-#include "worker/models/model_table.h"
+#include "worker/models/model_options.h"
 #include "worker/train/compute_options.h"
 
 namespace gradsync {

@@ -1,9 +1,12 @@
 // From the text of the --model and --stem flags to a model.
+
 #ifndef GRADSYNC_WORKER_MODELS_CREATE_MODEL_H_
 #define GRADSYNC_WORKER_MODELS_CREATE_MODEL_H_
 
 #include <memory>
+#include <string>
 
+#include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -26,6 +29,11 @@ absl::Status CheckModelMemory(const ModelOptions& options, absl::string_view wha
 // [0, 1), or an image size that a vision transformer's patches do not divide; RESOURCE_EXHAUSTED where
 // the memory for the weights is not there, as CheckModelMemory() has it or as LibTorch says.
 absl::StatusOr<std::shared_ptr<Model>> CreateModel(const ModelOptions& options);
+
+// A table of the model's blocks, a line each: index, name, parameters and the shape of what it
+// passes on for `example`, a batch of one; then the totals. Runs the model once, in evaluation and
+// without a graph, and leaves it as it was. Throws what the model throws.
+std::string DescribeModel(const std::string& name, Model& model, const at::Tensor& example);
 
 }  // namespace gradsync
 

@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/data/open_dataset.h"
-#include "worker/data/open_tokens.h"
+#include "worker/data/tokens.h"
 #include "worker/train/precision.h"
 
 namespace gradsync {

@@ -25,7 +25,7 @@
 #include "worker/checkpoint/read_weights.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/torch_file.h"
-#include "worker/data/data_identity.h"
+#include "worker/data/dataset.h"
 #include "worker/train/state_dict.h"
 
 namespace gradsync {

@@ -20,7 +20,7 @@
 #include "worker/checkpoint/checkpoint_folder.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/safetensors.h"
-#include "worker/data/data_identity.h"
+#include "worker/data/dataset.h"
 #include "worker/models/create_model.h"
 #include "worker/train/job_state.h"
 #include "worker/train/state_dict.h"

@@ -14,9 +14,9 @@
 #include "core/plan/step_options.h"
 #include "gradsync/ddp/distributed_data_parallel.h"
 #include "worker/data/data_loader.h"
+#include "worker/models/batch_statistics.h"
 #include "worker/models/create_model.h"
 #include "worker/models/model.h"
-#include "worker/models/statistics_turns.h"
 #include "worker/train/batch_figures.h"
 #include "worker/train/forward.h"
 #include "worker/train/record_step.h"
@@ -44,7 +44,7 @@ struct DataParallelOptions {
 // The arithmetic is that of accumulation (worker/train/accumulation.h) over the same parts:
 // gradients are added to the bucket in the order of parts, by the code that does so for
 // micro-batches; dropout has the seeds of micro-batches; running statistics are shared and updated
-// in the order of parts (worker/models/statistics_turns.h). So parameters and buffers end with the
+// in the order of parts (worker/models/batch_statistics.h). So parameters and buffers end with the
 // same bits, if a replica has as many threads as the process that accumulates.
 //
 // Not thread-safe. Run() blocks for threads of this process, and not for peers.

@@ -9,7 +9,6 @@
 #include "core/base/first_line.h"
 #include "core/base/status_macros.h"
 #include "worker/models/create_model.h"
-#include "worker/models/describe_model.h"
 #include "worker/train/job_data.h"
 
 namespace gradsync {

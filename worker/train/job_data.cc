@@ -4,9 +4,9 @@
 #include "core/base/flag_error.h"
 #include "core/base/status_macros.h"
 #include "worker/data/open_dataset.h"
-#include "worker/data/open_tokens.h"
+#include "worker/data/tokens.h"
 #include "worker/models/create_model.h"
-#include "worker/models/model_table.h"
+#include "worker/models/model_options.h"
 
 namespace gradsync {
 

@@ -6,10 +6,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "worker/data/data_identity.h"
 #include "worker/data/dataset.h"
 #include "worker/data/open_dataset.h"
-#include "worker/data/token_dataset.h"
+#include "worker/data/tokens.h"
 #include "worker/models/model_options.h"
 
 namespace gradsync {

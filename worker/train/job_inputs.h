@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "worker/data/data_identity.h"
 #include "worker/data/dataset.h"
 #include "worker/data/sampler.h"
-#include "worker/data/token_dataset.h"
+#include "worker/data/tokens.h"
 #include "worker/train/accumulation.h"
 #include "worker/train/recipe.h"
 #include "worker/train/trainer_options.h"

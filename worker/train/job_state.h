@@ -15,7 +15,7 @@
 #include "c10/core/Device.h"
 #include "core/optim/optimizer_state.h"
 #include "torch/nn/module.h"
-#include "worker/data/data_identity.h"
+#include "worker/data/dataset.h"
 #include "worker/train/loss_scaler.h"
 
 namespace gradsync {

@@ -17,8 +17,8 @@
 #include "core/base/deadline.h"
 #include "core/group/side_channel.h"
 #include "gradsync/ddp/distributed_data_parallel.h"
+#include "worker/models/loss.h"
 #include "worker/models/model.h"
-#include "worker/models/sliced_loss.h"
 #include "worker/train/forward.h"
 #include "worker/train/share_traffic.h"
 

@@ -21,7 +21,7 @@
 #include "core/plan/plan.h"
 #include "core/sync/gradient_sync.h"
 #include "core/sync/staleness.h"
-#include "worker/data/data_identity.h"
+#include "worker/data/dataset.h"
 #include "worker/train/epoch_tally.h"
 #include "worker/train/evaluation.h"
 #include "worker/train/share_traffic.h"

@@ -51,7 +51,7 @@ struct TrainerOptions {
   // the step has.
   int64_t accumulate = 1;
   // BatchNorm updates its running statistics once per step, by all of its batches together
-  // (worker/models/pooled_moments.h), instead of with each. Not with `data_parallel` or
+  // (worker/models/batch_statistics.h), instead of with each. Not with `data_parallel` or
   // `sync_batchnorm`.
   bool pool_statistics = false;
   // Replicas of the model in this process (data_parallel_step.h), among which each batch is cut into
@@ -62,7 +62,7 @@ struct TrainerOptions {
   int model_parallel = 1;
   // How the model is cut into stages. `accumulate` are then the micro-batches of a step.
   PipelineOptions pipeline;
-  // BatchNorm by the moments of all workers' batches (worker/models/sync_norm.h). Not with
+  // BatchNorm by the moments of all workers' batches (worker/models/batch_statistics.h). Not with
   // `cuda_graph`.
   bool sync_batchnorm = false;
   // Keeps an average of the weights (weight_average.h) with this decay beside them, by which

@@ -1,4 +1,4 @@
-#include "worker/models/sync_norm.h"
+#include "worker/models/batch_statistics.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
 #include "c10/core/GradMode.h"
+#include "c10/util/Exception.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace gradsync {
@@ -26,6 +27,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr double kMomentum = 0.1;
+
 constexpr double kEps = 1e-5;
 
 // What one rank has to say: of how many values per channel, and two numbers for each channel. On the
@@ -180,6 +182,70 @@ struct SyncNormFunction : public torch::autograd::Function<SyncNormFunction> {
 };
 
 }  // namespace
+
+void PooledMoments::Add(const at::Tensor& mean, const at::Tensor& variance, double count) {
+  c10::NoGradGuard no_grad;
+  const at::Tensor own = mean.to(at::kDouble);
+  const at::Tensor squares = variance.to(at::kDouble) * (count - 1);
+  if (count_ == 0) {
+    mean_ = own;
+    squares_ = squares;
+    count_ = count;
+    return;
+  }
+  const at::Tensor off = own - mean_;
+  const double share = count / (count_ + count);
+  squares_ = squares_ + squares + off * off * (count_ * share);
+  mean_ = mean_ + off * share;
+  count_ += count;
+}
+
+void PooledMoments::Update(const NormTensors& tensors) {
+  if (count_ == 0) return;
+  c10::NoGradGuard no_grad;
+  tensors.num_batches_tracked.add_(1);
+  const auto update = [](const at::Tensor& buffer, const at::Tensor& value) {
+    buffer.mul_(1 - kMomentum).add_(value.to(buffer.scalar_type()), kMomentum);
+  };
+  update(tensors.running_mean, mean_);
+  update(tensors.running_var, squares_ / (count_ - 1));
+  count_ = 0;
+}
+
+void StatisticsTurns::Begin() {
+  MutexLock lock(&mutex_);
+  active_ = true;
+  abandoned_ = false;
+  std::fill(next_.begin(), next_.end(), 0);
+}
+
+void StatisticsTurns::End() {
+  MutexLock lock(&mutex_);
+  active_ = false;
+}
+
+void StatisticsTurns::Await(int layer, int replica) {
+  MutexLock lock(&mutex_);
+  if (!active_) return;
+  if (layer >= static_cast<int>(next_.size())) next_.resize(layer + 1, 0);
+  while (!abandoned_ && next_[layer] < replica) changed_.Wait(&mutex_);
+  TORCH_CHECK(!abandoned_, "running statistics: another replica failed");
+  TORCH_CHECK(next_[layer] == replica, "running statistics: expected replica ", next_[layer],
+              " at layer ", layer, ", found ", replica, ", which has been there in this step");
+}
+
+void StatisticsTurns::Pass(int layer) {
+  MutexLock lock(&mutex_);
+  if (!active_) return;
+  ++next_[layer];
+  changed_.SignalAll();
+}
+
+void StatisticsTurns::Abandon() {
+  MutexLock lock(&mutex_);
+  abandoned_ = true;
+  changed_.SignalAll();
+}
 
 at::Tensor SyncNorm(const at::Tensor& x, const NormTensors& tensors, MomentExchange& exchange) {
   const at::Tensor values = x.to(tensors.weight.scalar_type());

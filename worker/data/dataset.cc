@@ -1,4 +1,4 @@
-#include "worker/data/data_identity.h"
+#include "worker/data/dataset.h"
 
 #include <algorithm>
 

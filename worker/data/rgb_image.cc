@@ -1,4 +1,4 @@
-#include "worker/data/random_crop.h"
+#include "worker/data/rgb_image.h"
 
 #include <cmath>
 

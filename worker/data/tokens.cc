@@ -1,10 +1,14 @@
-#include "worker/data/text_dataset.h"
+#include "worker/data/tokens.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "core/base/flag_error.h"
+#include "core/base/random.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {
@@ -24,6 +28,10 @@ absl::StatusOr<MappedFile> Map(const std::string& path) {
   }
   return file;
 }
+
+constexpr uint64_t kPairsPurpose = 0x7061697273;
+constexpr uint64_t kTrainPurpose = 0x746f6b656e73;
+constexpr uint64_t kTestPurpose = 0x74657374746f6b;
 
 }  // namespace
 
@@ -64,6 +72,52 @@ void TextDataset::Get(int64_t index, absl::Span<int64_t> inputs,
     inputs[i] = sequence[i];
     targets[i] = sequence[i + 1];
   }
+}
+
+SyntheticTokens::SyntheticTokens(Split split, int64_t context, uint64_t seed)
+    : split_(split), context_(context), seed_(seed) {
+  for (int i = 0; i < kVocabulary; ++i) next_[i] = static_cast<uint8_t>(i);
+  RandomStream random(kPairsPurpose, seed);
+  for (int i = kVocabulary - 1; i > 0; --i) {
+    std::swap(next_[i], next_[random.Below(static_cast<uint64_t>(i) + 1)]);
+  }
+}
+
+int64_t SyntheticTokens::size() const { return split_ == Split::kTrain ? 20000 : 2000; }
+
+DataIdentity SyntheticTokens::identity() const {
+  DataIdentity identity;
+  identity.what = absl::StrCat("synthetic of ", size(), " sequences of tokens, seed ", seed_);
+  return identity;
+}
+
+void SyntheticTokens::Get(int64_t index, absl::Span<int64_t> inputs,
+                          absl::Span<int64_t> targets) const {
+  RandomStream random(split_ == Split::kTrain ? kTrainPurpose : kTestPurpose, seed_,
+                      static_cast<uint64_t>(index));
+  int64_t token = static_cast<int64_t>(random.Below(kVocabulary));
+  for (int64_t i = 0; i < context_; ++i) {
+    inputs[i] = token;
+    const uint64_t bits = random.Next();
+    const bool usual = bits % 4 != 0;
+    token = usual ? next_[token] : static_cast<int64_t>(bits >> 32) % kVocabulary;
+    targets[i] = token;
+  }
+}
+
+bool IsText(absl::string_view spec) { return absl::StartsWith(spec, "text:"); }
+
+absl::StatusOr<std::shared_ptr<const TokenDataset>> OpenTokens(absl::string_view spec, Split split,
+                                                               int64_t context, uint64_t seed) {
+  if (context < 1) return FlagError("gpt_context", "at least 1", absl::StrCat(context));
+  if (spec == "synthetic") return std::make_shared<const SyntheticTokens>(split, context, seed);
+  absl::string_view path = spec;
+  if (absl::ConsumePrefix(&path, "text:") && !path.empty()) {
+    GS_ASSIGN_OR_RETURN(std::unique_ptr<TextDataset> text,
+                        TextDataset::Open(std::string(path), split, context));
+    return std::shared_ptr<const TokenDataset>(std::move(text));
+  }
+  return FlagError("data", "tokens, text:FILE or synthetic", spec);
 }
 
 }  // namespace gradsync

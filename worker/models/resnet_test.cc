@@ -1,4 +1,4 @@
-#include "worker/models/paired_pixels.h"
+#include "worker/models/resnet.h"
 
 #include "ATen/ops/conv2d.h"
 #include "ATen/ops/randn.h"
