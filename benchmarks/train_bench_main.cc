@@ -60,7 +60,7 @@
 #include "tools/lab_flags.h"
 #include "tools/subprocess.h"
 #include "worker/models/model_options.h"
-#include "worker/train/precision.h"
+#include "worker/train/compute_options.h"
 
 ABSL_FLAG(std::string, record, "",
           "record a step of a real job (topology local): file for its profile");

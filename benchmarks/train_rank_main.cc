@@ -29,7 +29,7 @@
 #include "gradsync/join/join.h"
 #include "gradsync/join/nccl_settings.h"
 #include "gradsync/join/open_device.h"
-#include "worker/train/precision.h"
+#include "worker/train/compute_options.h"
 #include "worker/train/trainer.h"
 
 namespace gradsync {

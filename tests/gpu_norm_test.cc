@@ -31,8 +31,8 @@
 #include "worker/models/create_model.h"
 #include "worker/models/image_kernels.h"
 #include "worker/models/loss.h"
+#include "worker/train/compute_options.h"
 #include "worker/train/forward.h"
-#include "worker/train/precision.h"
 
 #ifdef GRADSYNC_CUDA
 #include "ATen/cuda/CUDAGraph.h"

@@ -12,7 +12,7 @@
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 #include "worker/data/open_dataset.h"
-#include "worker/train/job_data.h"
+#include "worker/train/job_inputs.h"
 
 namespace gradsync {
 namespace {

@@ -37,9 +37,9 @@
 #include "worker/recipe_flags.h"
 #include "worker/replica_line.h"
 #include "worker/seeing.h"
+#include "worker/train/compute_options.h"
 #include "worker/train/count_tensor_memory.h"
-#include "worker/train/data_wait.h"
-#include "worker/train/precision.h"
+#include "worker/train/step_times.h"
 #include "worker/train/trainer.h"
 
 namespace gradsync {

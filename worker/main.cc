@@ -46,7 +46,7 @@
 #include "worker/seeing_flags.h"
 #include "worker/sharding_flags.h"
 #include "worker/slice_flags.h"
-#include "worker/train/describe_job.h"
+#include "worker/train/job_inputs.h"
 #include "worker/train/trainer_options.h"
 #include "worker/training_flags.h"
 

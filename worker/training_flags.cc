@@ -14,7 +14,7 @@
 #include "worker/model_flags.h"
 #include "worker/models/model_options.h"
 #include "worker/recipe_flags.h"
-#include "worker/train/precision.h"
+#include "worker/train/compute_options.h"
 
 ABSL_FLAG(std::string, model, "resnet18",
           absl::StrCat("model to train: ", gradsync::ListOfModels()));

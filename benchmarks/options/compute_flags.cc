@@ -5,7 +5,7 @@
 #include "core/base/flag_error.h"
 #include "core/base/status_macros.h"
 #include "gradsync/join/sync_factory.h"
-#include "worker/train/precision.h"
+#include "worker/train/compute_options.h"
 
 namespace gradsync {
 

@@ -25,7 +25,7 @@
 #include "worker/models/slices.h"
 #include "worker/train/count_tensor_memory.h"
 #include "worker/train/forward.h"
-#include "worker/train/job_data.h"
+#include "worker/train/job_inputs.h"
 #include "worker/train/slice_channel.h"
 #include "worker/train/tensor_memory.h"
 

@@ -56,7 +56,7 @@ struct ModelOptions {
   // imagenet or cifar (worker/models/resnet.h); what is no ResNet takes either and ignores it
   std::string stem = "imagenet";
   // Outputs: classes of images, a language model's vocabulary. 0: as many as the data has, where they
-  // are known (FitModel(), worker/train/job_data.h), else 10.
+  // are known (FitModel(), worker/train/job_inputs.h), else 10.
   int64_t classes = 0;
   int64_t image_size = 32;             // height and width, for those whose parameters depend on it
   uint64_t seed = 0;                   // Equal seeds give equal initial weights.

@@ -19,9 +19,9 @@
 #include "worker/models/model.h"
 #include "worker/train/batch_figures.h"
 #include "worker/train/forward.h"
-#include "worker/train/record_step.h"
 #include "worker/train/replica_threads.h"
 #include "worker/train/step_times.h"
+#include "worker/train/training_clock.h"
 
 namespace gradsync {
 
@@ -41,7 +41,7 @@ struct DataParallelOptions {
 // (reduce), from where they leave as ever. The model itself is replica 0, and all but apply is the
 // work of its device.
 //
-// The arithmetic is that of accumulation (worker/train/accumulation.h) over the same parts:
+// The arithmetic is that of accumulation (worker/train/recipe.h) over the same parts:
 // gradients are added to the bucket in the order of parts, by the code that does so for
 // micro-batches; dropout has the seeds of micro-batches; running statistics are shared and updated
 // in the order of parts (worker/models/batch_statistics.h). So parameters and buffers end with the

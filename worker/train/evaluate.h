@@ -17,7 +17,7 @@
 #include "worker/data/loader_threads.h"
 #include "worker/data/tokens.h"
 #include "worker/models/model.h"
-#include "worker/train/evaluation.h"
+#include "worker/train/training_record.h"
 
 namespace gradsync {
 

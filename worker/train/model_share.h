@@ -20,7 +20,7 @@
 #include "worker/models/loss.h"
 #include "worker/models/model.h"
 #include "worker/train/forward.h"
-#include "worker/train/share_traffic.h"
+#include "worker/train/step_times.h"
 
 namespace gradsync {
 

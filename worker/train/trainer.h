@@ -22,12 +22,9 @@
 #include "core/sync/gradient_sync.h"
 #include "core/sync/staleness.h"
 #include "worker/data/dataset.h"
-#include "worker/train/epoch_tally.h"
-#include "worker/train/evaluation.h"
-#include "worker/train/share_traffic.h"
-#include "worker/train/step_report.h"
 #include "worker/train/step_times.h"
 #include "worker/train/trainer_options.h"
+#include "worker/train/training_record.h"
 
 namespace gradsync {
 

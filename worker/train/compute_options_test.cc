@@ -1,6 +1,7 @@
-#include "worker/train/precision.h"
+#include "worker/train/compute_options.h"
 
 #include "ATen/Context.h"
+#include "ATen/Parallel.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -54,6 +55,16 @@ TEST(PrecisionTest, CudnnTriesAlgorithmsOnAGpuWhereThatIsAskedFor) {
   EXPECT_TRUE(at::globalContext().benchmarkCuDNN());
   LetCudnnTryAlgorithms(false, kCuda);
   EXPECT_FALSE(at::globalContext().benchmarkCuDNN());
+}
+
+// OpenBLAS took all cores for each matrix product, whatever LibTorch was told.
+TEST(ComputeThreadsTest, LibTorchAndItsBlasHaveAsManyAsTheyAreTold) {
+  for (int threads : {1, 2, 1}) {
+    SetComputeThreads(threads);
+    EXPECT_EQ(at::get_num_threads(), threads);
+    // 0: LibTorch from pip, whose BLAS is MKL.
+    EXPECT_THAT(OpenBlasThreads(), testing::AnyOf(0, threads));
+  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "worker/train/check_batch_of_one.h"
+#include "worker/train/job_inputs.h"
 
 #include <memory>
 #include <string>
@@ -10,8 +10,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/models/create_model.h"
-#include "worker/train/job_data.h"
-#include "worker/train/job_inputs.h"
 
 namespace gradsync {
 namespace {

@@ -1,9 +1,21 @@
-#include "worker/train/precision.h"
+#include "worker/train/compute_options.h"
+
+#include <dlfcn.h>
 
 #include "ATen/Context.h"
+#include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
 
 namespace gradsync {
+namespace {
+
+// Looked up in what is loaded: LibTorch decides which BLAS that is, and not this program's linker.
+template <typename Function>
+Function* Loaded(const char* symbol) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, symbol));
+}
+
+}  // namespace
 
 c10::ScalarType ScalarTypeOf(Precision precision) {
   switch (precision) {
@@ -37,6 +49,17 @@ absl::Status ApplyMathFlags(bool allow_tf32, c10::DeviceType device) {
 
 void LetCudnnTryAlgorithms(bool benchmark, c10::DeviceType device) {
   if (device == c10::DeviceType::CUDA) at::globalContext().setBenchmarkCuDNN(benchmark);
+}
+
+void SetComputeThreads(int threads) {
+  at::set_num_threads(threads);
+  auto* const set = Loaded<void(int)>("openblas_set_num_threads");
+  if (set != nullptr) set(threads);
+}
+
+int OpenBlasThreads() {
+  auto* const get = Loaded<int()>("openblas_get_num_threads");
+  return get == nullptr ? 0 : get();
 }
 
 }  // namespace gradsync

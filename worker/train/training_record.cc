@@ -1,4 +1,4 @@
-#include "worker/train/epoch_tally.h"
+#include "worker/train/training_record.h"
 
 #include "core/base/status_macros.h"
 
@@ -40,6 +40,15 @@ absl::StatusOr<std::vector<EpochPoint>> EpochTally::Share(SideChannel& side_chan
     point.global_accuracy = all[3 * i + 1] / all[3 * i + 2];
   }
   return points;
+}
+
+void StepLog::Add(const LoggedStep& step) {
+  if (++added_ % stride_ != 0) return;
+  kept_.push_back(step);
+  if (kept_.size() < most_) return;
+  for (size_t i = 0; i < most_ / 2; ++i) kept_[i] = kept_[2 * i + 1];
+  kept_.resize(most_ / 2);
+  stride_ *= 2;
 }
 
 }  // namespace gradsync

@@ -1,4 +1,4 @@
-#include "worker/train/batch_upload.h"
+#include "worker/train/batch_source.h"
 
 #include <atomic>
 #include <memory>
@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "worker/data/open_dataset.h"
 #include "worker/data/tokens.h"
-#include "worker/train/precision.h"
+#include "worker/train/compute_options.h"
 
 namespace gradsync {
 namespace {
