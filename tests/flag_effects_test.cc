@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/job_processes.h"
 #include "tools/test_program.h"
-#include "worker/flag_effects.h"
+#include "worker/effective_flags.h"
 
 namespace gradsync {
 namespace {

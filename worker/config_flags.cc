@@ -14,8 +14,7 @@
 #include "core/base/yaml_flags.h"
 #include "core/plan/job_spec.h"
 #include "torch/version.h"
-#include "worker/flag_effects.h"
-#include "worker/flag_topics.h"
+#include "worker/effective_flags.h"
 #include "worker/models/model_options.h"
 
 ABSL_FLAG(std::string, config, "",

@@ -1,7 +1,4 @@
-// --offload, with the flag and the job as //worker has them, on the fake GPU; for what is sharded
-// tests/offload_test.cc has jobs of several ranks.
-
-#include "worker/offload_flags.h"
+#include "worker/parallel_flags.h"
 
 #include <fstream>
 #include <memory>
@@ -29,6 +26,9 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
+
+// --offload, with the flag and the job as //worker has them, on the fake GPU; for what is sharded
+// tests/offload_test.cc has jobs of several ranks.
 
 // One worker, which is the owner of all.
 JobOptions SmallJob(const std::string& name) {

@@ -1,4 +1,4 @@
-#include "worker/progress.h"
+#include "worker/seeing.h"
 
 #include "absl/time/time.h"
 #include "core/base/monotonic_time.h"

@@ -1,4 +1,4 @@
-#include "worker/replica_line.h"
+#include "worker/summary_lines.h"
 
 #include "gtest/gtest.h"
 

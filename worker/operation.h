@@ -1,7 +1,7 @@
-// What a worker shows to Prometheus while it trains (docs/operations.md lists the names).
+// What a worker in operation shows to those who watch it, and the flags for that.
 
-#ifndef GRADSYNC_WORKER_LIVE_METRICS_H_
-#define GRADSYNC_WORKER_LIVE_METRICS_H_
+#ifndef GRADSYNC_WORKER_OPERATION_H_
+#define GRADSYNC_WORKER_OPERATION_H_
 
 #include <atomic>
 #include <memory>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/base/log_line.h"
 #include "core/base/metrics_server.h"
 #include "core/base/snapshot.h"
 #include "core/group/wire_stats.h"
@@ -16,6 +17,8 @@
 #include "worker/train/trainer.h"
 
 namespace gradsync {
+
+// What a worker shows to Prometheus while it trains (docs/operations.md lists the names).
 
 struct LiveMetricsOptions {
   std::string host = "127.0.0.1";
@@ -76,6 +79,18 @@ class LiveMetrics {
   std::unique_ptr<MetricsServer> server_;  // last: its threads use all of the above
 };
 
+// The flags of who runs jobs and watches them (docs/operations.md).
+
+struct OperationOptions {
+  LiveMetricsOptions metrics;
+  LogFormat log_format = LogFormat::kText;
+  bool reflection = false;
+};
+
+// What the flags say, for the worker `rank`, which is number `local_rank` on its host; -1 where
+// that is not known. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
+absl::StatusOr<OperationOptions> OperationsFromFlags(int rank, int local_rank);
+
 }  // namespace gradsync
 
-#endif  // GRADSYNC_WORKER_LIVE_METRICS_H_
+#endif  // GRADSYNC_WORKER_OPERATION_H_
