@@ -39,7 +39,6 @@
 #include "benchmarks/options/mesh_flags.h"
 #include "benchmarks/prediction/predict_options.h"
 #include "benchmarks/prediction/prediction.h"
-#include "benchmarks/profiles/block_recorder.h"
 #include "benchmarks/profiles/step_recorder.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/proto_json.h"

@@ -15,7 +15,7 @@
 #include "benchmarks/options/placed_job.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/curve.h"
-#include "benchmarks/records/machine_load.h"
+#include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/run_job.h"
 #include "core/base/status_macros.h"
 

@@ -12,7 +12,7 @@
 #include "benchmarks/exchange/exact_input.h"
 #include "benchmarks/exchange/rounded_input.h"
 #include "benchmarks/ranks/start_line.h"
-#include "benchmarks/records/machine_load.h"
+#include "benchmarks/records/machine_info.h"
 #include "core/base/deadline.h"
 #include "core/base/status_macros.h"
 #include "core/gpu/gpu_api.h"

@@ -7,11 +7,13 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/pipeline/slice_link.h"
 #include "core/plan/plan.h"
 #include "proto/step_profile.pb.h"
 #include "worker/train/trainer.h"
+#include "worker/train/trainer_options.h"
 
 namespace gradsync {
 
@@ -41,6 +43,14 @@ absl::StatusOr<proto::StepProfile> RecordStep(
 // this slice brings to gathers, so a model trains, to no purpose, with numbers of the usual size.
 // Never fails.
 std::unique_ptr<SliceLink> NewLoneSliceLink(int slices);
+
+// Adds the blocks of the model to `profile`, which RecordStep() made with the same options: forward
+// and backward of each by itself, in training, as a stage of a pipeline runs it, medians of as many
+// runs as `options` have steps after `warmup_steps` others. From here on tensors of this process
+// are counted (worker/train/count_tensor_memory.h). Blocks until all is done. Errors: those of
+// OpenJobData() and CreateModel(); INTERNAL when LibTorch throws; INVALID_ARGUMENT for options that
+// leave no run, and for a tensor of a block that the profile does not have.
+absl::Status RecordBlocks(const TrainerOptions& options, proto::StepProfile* profile);
 
 }  // namespace gradsync
 

@@ -12,7 +12,7 @@
 #include "benchmarks/exchange/exact_input.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/ranks/start_line.h"
-#include "benchmarks/records/machine_load.h"
+#include "benchmarks/records/machine_info.h"
 #include "benchmarks/replay/replay_cases.h"
 #include "core/base/deadline.h"
 #include "core/base/sha256.h"

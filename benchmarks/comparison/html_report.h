@@ -1,7 +1,7 @@
 // compare.json as a page to look at.
 
-#ifndef GRADSYNC_BENCHMARKS_RECORDS_HTML_REPORT_H_
-#define GRADSYNC_BENCHMARKS_RECORDS_HTML_REPORT_H_
+#ifndef GRADSYNC_BENCHMARKS_COMPARISON_HTML_REPORT_H_
+#define GRADSYNC_BENCHMARKS_COMPARISON_HTML_REPORT_H_
 
 #include <string>
 
@@ -19,4 +19,4 @@ absl::Status WriteHtmlReport(const std::string& tool, const std::string& json,
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_BENCHMARKS_RECORDS_HTML_REPORT_H_
+#endif  // GRADSYNC_BENCHMARKS_COMPARISON_HTML_REPORT_H_

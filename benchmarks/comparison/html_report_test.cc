@@ -1,4 +1,4 @@
-#include "benchmarks/records/html_report.h"
+#include "benchmarks/comparison/html_report.h"
 
 #include <cstdlib>
 #include <filesystem>
