@@ -1,5 +1,5 @@
 // What is fed with any bytes: every parser of what comes from a file, a peer or a command line, and
-// the state machines that peers drive.
+// the state machines that peers drive; and how they read these bytes.
 
 #ifndef GRADSYNC_FUZZ_TARGETS_H_
 #define GRADSYNC_FUZZ_TARGETS_H_

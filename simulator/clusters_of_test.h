@@ -1,3 +1,5 @@
+// Clusters and probes of tests.
+
 #ifndef GRADSYNC_SIMULATOR_CLUSTERS_OF_TEST_H_
 #define GRADSYNC_SIMULATOR_CLUSTERS_OF_TEST_H_
 
@@ -12,7 +14,7 @@
 
 namespace gradsync {
 
-// For tests: bytes per second of every interface.
+// Bytes per second of every interface.
 constexpr double kTestRate = 1e8;
 
 // A ring whose messages cost nothing but their bytes.
@@ -53,7 +55,7 @@ inline std::string NameOf(const Cluster& cluster, int n) {
          " k=" + std::to_string(cluster.servers);
 }
 
-// For tests: an exchange of one bucket on links of 400 Mbit/s, by `servers` or, without any, by a
+// An exchange of one bucket on links of 400 Mbit/s, by `servers` or, without any, by a
 // ring. What it took is not in it yet.
 inline Probe ProbeOf(int n, int servers, int64_t numel, int64_t chunk_bytes) {
   OptimizerSpec optimizer;

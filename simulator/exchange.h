@@ -1,4 +1,5 @@
-// What both topologies' simulated exchanges have in common.
+// Exchanges as the simulator has them: what both topologies have in common, and the one of a
+// cluster.
 
 #ifndef GRADSYNC_SIMULATOR_EXCHANGE_H_
 #define GRADSYNC_SIMULATOR_EXCHANGE_H_

@@ -1,4 +1,4 @@
-// Cores that emulated hosts share.
+// Messages between processes whose hosts meet in a switch, and the cores that emulated hosts share.
 
 #ifndef GRADSYNC_SIMULATOR_NETWORK_H_
 #define GRADSYNC_SIMULATOR_NETWORK_H_
@@ -47,8 +47,6 @@ class SharedCores {
   const CoreCosts costs_;
   std::vector<double> busy_until_;
 };
-
-// Messages between processes whose hosts meet in a switch.
 
 struct SimulatedMessage;
 

@@ -186,11 +186,12 @@ std::vector<ConformanceCase> IpcCases(const IpcOptions& like) {
   return ConformanceCases(IpcTraits(NewFakeIpcGpus, like));
 }
 
-INSTANTIATE_TEST_SUITE_P(IpcRing, ConformanceTest, testing::ValuesIn(IpcCases(IpcRing())), CaseName);
+INSTANTIATE_TEST_SUITE_P(IpcRing, ConformanceTest, testing::ValuesIn(IpcCases(IpcRing())),
+                         CaseName);
 INSTANTIATE_TEST_SUITE_P(IpcOneServer, ConformanceTest, testing::ValuesIn(IpcCases(IpcServers(1))),
                          CaseName);
-INSTANTIATE_TEST_SUITE_P(IpcServerPerRank, ConformanceTest, testing::ValuesIn(IpcCases(IpcServers(0))),
-                         CaseName);
+INSTANTIATE_TEST_SUITE_P(IpcServerPerRank, ConformanceTest,
+                         testing::ValuesIn(IpcCases(IpcServers(0))), CaseName);
 
 // Backends of the host under parameters on a GPU (core/sync/staged_sync.h): the fake, which has the
 // host's arithmetic.
@@ -219,7 +220,8 @@ class FakeStagedGpus : public GpuSource {
 std::unique_ptr<GpuSource> NewFakeStagedGpus() { return std::make_unique<FakeStagedGpus>(); }
 
 INSTANTIATE_TEST_SUITE_P(StagedLocal, ConformanceTest,
-                         testing::ValuesIn(ConformanceCases(StagedLocal(NewFakeStagedGpus))), CaseName);
+                         testing::ValuesIn(ConformanceCases(StagedLocal(NewFakeStagedGpus))),
+                         CaseName);
 INSTANTIATE_TEST_SUITE_P(StagedRingOverGrpc, ConformanceTest,
                          testing::ValuesIn(ConformanceCases(StagedRingOverGrpc(NewFakeStagedGpus))),
                          CaseName);

@@ -38,7 +38,6 @@ BackendTraits StagedRingOverShm(const GpuSourceFactory& gpus);
 BackendTraits StagedPs(const GpuSourceFactory& gpus, bool windows);
 
 // Backends over GPU memory that ranks of one host share, for the conformance suite.
-
 class IpcFixture : public BackendFixture {
  public:
   IpcFixture(IpcOptions options, std::unique_ptr<GpuSource> gpus)

@@ -21,7 +21,8 @@ namespace gradsync {
 class WorkerProcesses {
  public:
   // `flags` by rank. `world_size`: 0 for as many; with more, the last ranks never come.
-  // `environment`: by rank, a variable that is set, as "NAME=value"; empty, and beyond its end: none.
+  // `environment`: by rank, a variable that is set, as "NAME=value"; empty, and beyond its end:
+  // none.
   explicit WorkerProcesses(const std::vector<std::vector<std::string>>& flags, int world_size = 0,
                            const std::vector<std::string>& environment = {});
 

@@ -43,8 +43,6 @@ inline void Write(const FlatValues& values, const std::vector<GradBucket>& bucke
   }
 }
 
-// What every rank of a test does in a step.
-
 // A deadline that only a hang meets.
 inline Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 

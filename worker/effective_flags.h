@@ -15,7 +15,6 @@ namespace gradsync {
 
 // All flags of a job with their values and who set them: what rank 0 prints, what a run's record
 // keeps, and what can be given back as a job file.
-
 struct EffectiveFlags {
   std::vector<FlagRecord> flags;            // all of //worker, by name, the launcher's words put in
   std::vector<FlagTopic> topics;            // the order in which files show them
@@ -42,10 +41,9 @@ std::string JobFile(const EffectiveFlags& flags);
 // Errors: those of WriteFileAtomically().
 absl::Status ShowFlags(const EffectiveFlags& flags, bool brief);
 
-// The flags of //worker that have an effect only beside others.
-
-// The one list of them. What two flags may not have together, or how large a value may be, is not
-// in it: that is checked where the values are used.
+// The flags of //worker that have an effect only beside others: the one list of them. What two
+// flags may not have together, or how large a value may be, is not in it: that is checked where the
+// values are used.
 std::vector<FlagEffect> WorkerFlagEffects();
 
 // How --help of //worker groups its flags. Thread-safe.

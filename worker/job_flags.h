@@ -15,7 +15,8 @@
 
 namespace gradsync {
 
-// Flags of the model that --model names: sizes, dropout, activation checkpointing, and a look at it.
+// Flags of the model that --model names: sizes, dropout, activation checkpointing, and a look at
+// it.
 
 // Sets what these flags say; CreateModel() checks it.
 void SetModelFlags(ModelOptions* options);
@@ -23,17 +24,14 @@ void SetModelFlags(ModelOptions* options);
 // Whether the user wants to see the model (DescribeJob()) instead of a job.
 bool WantsDescription();
 
-// The flag by which a job notices that one of its processes is lost or stuck.
-
-// MeetOptions::failure_timeout. Errors: INVALID_ARGUMENT naming the flag, what was expected and
+// By which a job notices that one of its processes is lost or stuck: MeetOptions::failure_timeout.
+// Errors: INVALID_ARGUMENT naming the flag, what was expected and
 // what came.
 absl::StatusOr<absl::Duration> FailureTimeoutFromFlags();
 
-// The flags of what a job leaves behind and starts from (docs/checkpoints.md).
-
-// What the flags say. `flags`: all of the job's flags, of which CheckpointOptions::job takes those
-// that decide what is trained, or its bits. Errors: INVALID_ARGUMENT naming the flag, what was
-// expected and what came.
+// What the flags of what a job leaves behind and starts from say (docs/checkpoints.md). `flags`:
+// all of the job's flags, of which CheckpointOptions::job takes those that decide what is trained,
+// or its bits. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
 absl::StatusOr<CheckpointOptions> CheckpointOptionsFromFlags(
     const std::map<std::string, std::string>& flags);
 

@@ -19,7 +19,6 @@
 namespace gradsync {
 
 // What a worker shows to Prometheus while it trains (docs/operations.md lists the names).
-
 struct LiveMetricsOptions {
   std::string host = "127.0.0.1";
   int port = -1;          // 0: any; -1: there is no page
@@ -80,7 +79,6 @@ class LiveMetrics {
 };
 
 // The flags of who runs jobs and watches them (docs/operations.md).
-
 struct OperationOptions {
   LiveMetricsOptions metrics;
   LogFormat log_format = LogFormat::kText;

@@ -1,5 +1,5 @@
-// The flags that spread a job over devices: replicas in a process, slices, shards of what owners keep,
-// and what they keep on the host.
+// The flags that spread a job over devices: replicas in a process, slices, shards of what owners
+// keep, and what they keep on the host.
 
 #ifndef GRADSYNC_WORKER_PARALLEL_FLAGS_H_
 #define GRADSYNC_WORKER_PARALLEL_FLAGS_H_

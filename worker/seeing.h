@@ -1,5 +1,5 @@
-// What a job shows while it runs and leaves behind to look at, besides its metrics: lines of progress,
-// TensorBoard's scalars, traces.
+// What a job shows while it runs and leaves to look at, besides its metrics: progress,
+// TensorBoard's scalars, and the trace of all processes.
 
 #ifndef GRADSYNC_WORKER_SEEING_H_
 #define GRADSYNC_WORKER_SEEING_H_
@@ -58,7 +58,6 @@ bool TracesEachRank();
 void AddTraceFlags(FlagTexts* flags);
 
 // How far a job is, in one line.
-
 struct ProgressOptions {
   int64_t every = 0;             // a line after the first, the last, and every so many; 0: none
   int64_t samples_per_step = 0;  // of all ranks
@@ -72,9 +71,9 @@ class Progress {
   Progress(const ProgressOptions& options, MonotonicTime now)
       : options_(options), begin_(now), last_time_(now) {}
 
-  // To be called for every step. The line for one that is reported at `now`, without an end of line;
-  // empty where there is none. The accuracy is this rank's, of the epoch so far. Samples per second are those since the line before, and what is left is guessed from all
-  // steps so far:
+  // To be called for every step. The line for one that is reported at `now`, without an end of
+  // line; empty where there is none. The accuracy is this rank's, of the epoch so far. Samples per
+  // second are those since the line before, and what is left is guessed from all steps so far:
   //
   //   step 120/1950 epoch 2/5 loss 1.2345 accuracy 45.1 % 312 samples/s data 0.1 exposed 3.2 step 81.0 ms, 2 min 10
   //   s left
@@ -93,9 +92,6 @@ class Progress {
 
 // "2 h 5 min", "2 min 10 s", "8 s".
 std::string FormatTimeLeft(absl::Duration left);
-
-// What a job shows while it runs and leaves to look at: progress, TensorBoard's scalars, and the
-// trace of all processes.
 
 // One rank's. Not thread-safe.
 class Seeing {

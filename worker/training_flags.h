@@ -13,15 +13,15 @@
 
 namespace gradsync {
 
-// The flags of the job itself: what is trained, on what and how, with the recipe of training_flags.h.
-// Who takes part, and by which topology, are flags of main.cc and gradsync/join/sync_flags.h.
+// The flags of the job itself: what is trained, on what and how. Who takes part, and by which
+// topology, are flags of main.cc and gradsync/join/sync_flags.h.
 
 // What the flags say, recipe included; what is not a flag is left at its default. Errors:
 // INVALID_ARGUMENT naming the flag, what was expected and what came.
 absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags();
 
 // The flags of the recipe: the optimizer, the learning rate, what is done to loss, gradients and
-// weights. What is trained, on what and where, are flags of training_flags.h.
+// weights.
 
 // Gives flags whose default depends on others their value, where nobody set them: --weight_decay,
 // which differs between optimizers. The flag has it from then on, for ranks and checkpoints to
@@ -46,12 +46,10 @@ absl::Status DataOptionsFromFlags(TrainerOptions* options);
 // Whether --check_data asks to read the data once instead of training.
 bool WantsDataCheck();
 
-// What --check_data does: reads a job's data once and trains nothing.
-
-// Reads and decodes every sample of the training split, and of the test split if there is one, on
-// `--loader_threads` threads, or all cores where that is 0. Prints what the data are, and a line for
-// each sample that cannot be read, or is read with a warning. Returns the program's exit code: 0 if
-// all samples can be read, 2 otherwise.
+// What --check_data does instead of training: reads and decodes every sample of the training split,
+// and of the test split if there is one, on `--loader_threads` threads, or all cores where that is
+// 0. Prints what the data are, and a line for each sample that cannot be read, or is read with a
+// warning. Returns the program's exit code: 0 if all samples can be read, 2 otherwise.
 int CheckData(const TrainerOptions& options);
 
 }  // namespace gradsync

@@ -19,7 +19,6 @@
 namespace gradsync {
 
 // What predictions of `compare` follow of the flags that its workers are given.
-
 struct FollowedFlags {
   // Sets what they say of `job`, whose place is set already.
   void ApplyTo(PredictedJob* job) const;
@@ -35,9 +34,6 @@ struct FollowedFlags {
 // Errors: FAILED_PRECONDITION naming a flag that may make steps of which nothing is known;
 // INVALID_ARGUMENT for a value that is none.
 absl::StatusOr<FollowedFlags> FollowFlags(const CompareOptions& options);
-
-// What the simulator says about the jobs that `compare` measures on emulated networks, and about
-// the same jobs with more workers and at other bandwidths.
 
 // A step of one worker that exchanges nothing, recorded now, on this machine, by `train_bench`, the
 // path of //benchmarks:train_bench, into the file `path`; with the batch of the first

@@ -1,4 +1,5 @@
-// What `compare` says in the end: a table, its footnotes, and the verdict.
+// What `compare` says in the end: a table, its footnotes, the verdict, and how fast training is at
+// each bandwidth.
 
 #ifndef GRADSYNC_BENCHMARKS_COMPARISON_COMPARE_REPORT_H_
 #define GRADSYNC_BENCHMARKS_COMPARISON_COMPARE_REPORT_H_
@@ -27,12 +28,10 @@ struct Verdict {
 // that are not valid do not take part. Arrangements, meshes and replicas, are compared where they
 // have equally many workers, also one, samples per step and, on networks, hosts.
 //
-// Beyond two workers Gloo and NCCL add in an order of their own, and workers of topology local never
-// meet: their bits are not compared, and they are named. On a GPU a difference is said but fails
-// nothing. All runs must be of one job.
+// Beyond two workers Gloo and NCCL add in an order of their own, and workers of topology local
+// never meet: their bits are not compared, and they are named. On a GPU a difference is said but
+// fails nothing. All runs must be of one job.
 Verdict JudgeRuns(const proto::RunRecords& records);
-
-// How fast training is at each bandwidth, measured beside predicted.
 
 // The prediction of `run`'s configuration among records.predictions; null without one.
 const proto::Run* PredictionOf(const proto::RunRecords& records, const proto::Run& run);

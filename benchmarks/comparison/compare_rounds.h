@@ -1,8 +1,6 @@
 // `compare` measures in rounds: every configuration once in each, in another order each time, so
 // that a machine whose speed drifts slows all of them down alike, and none is always first. What is
 // compared are ratios within a round; what is printed are medians over rounds.
-//
-// Pure functions, thread-safe.
 
 #ifndef GRADSYNC_BENCHMARKS_COMPARISON_COMPARE_ROUNDS_H_
 #define GRADSYNC_BENCHMARKS_COMPARISON_COMPARE_ROUNDS_H_
@@ -23,6 +21,8 @@
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
+
+// Pure functions, thread-safe, but for RunParts().
 
 // The order of round `round` of `rounds`, as indices into `configurations`. Neighbours with equal
 // bandwidth and number of workers, which are compared with each other, stay together; among
@@ -45,8 +45,6 @@ bool ShowsDifference(const MedianSpread& ratio, int rounds);
 
 // Samples per second, after several rounds with the interval of this median: "118.0 (117.0-119.0)".
 std::string FormatRate(const proto::Run& run);
-
-// The jobs of `compare`, run in rounds (compare_rounds.h), one after the other.
 
 // Jobs that are compared, all of one CompareOptions.
 struct ComparisonPart {

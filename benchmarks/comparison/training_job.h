@@ -19,8 +19,8 @@
 
 namespace gradsync {
 
-// What the servers of a job computed in its measured steps. A server does not know which steps those
-// are, so this is seen from outside, while the job runs.
+// What the servers of a job computed in its measured steps. A server does not know which steps
+// those are, so this is seen from outside, while the job runs.
 
 // User and system time of a process so far, in seconds; nothing where there is no such process.
 absl::optional<double> CpuSecondsOf(int pid);
@@ -61,14 +61,11 @@ class ServerCpu {
   int64_t end_step_ = 0;
 };
 
-// One job of `compare`: training processes, placed on hosts where there are any, and what became of
-// them.
-
 // Runs the job and blocks until it has ended. `on_step` hears of each step that rank 0 has done.
 // Besides what AggregateRun() gives, the record has the placement, the bandwidth, the payload of
 // the busiest host, the share of the machine's cores that was busy during the measured steps, on an
 // emulated network whether that was too much, and over NCCL what its log says that it chose; the
-// servers' part of cpu_ms_per_step is of the measured steps (training_job.h).
+// servers' part of cpu_ms_per_step is of the measured steps (ServerCpu).
 // Errors: those of RunMeasuredJob() and AggregateRun().
 absl::StatusOr<proto::Run> RunTrainingJob(
     const JobPrograms& programs, const CompareOptions& compare, const Configuration& configuration,

@@ -1,5 +1,5 @@
 // One measurement of sync_bench as a job: processes, placed on hosts where there are any, and what
-// became of them.
+// became of them; and what others take for the same: bare TCP, and nccl-tests' all_reduce_perf.
 
 #ifndef GRADSYNC_BENCHMARKS_EXCHANGE_EXCHANGE_JOB_H_
 #define GRADSYNC_BENCHMARKS_EXCHANGE_EXCHANGE_JOB_H_
@@ -52,8 +52,6 @@ class BareTcp {
   // What hosts measured, by bandwidth and flows.
   std::map<std::pair<std::string, TcpFlowBytes>, std::vector<proto::ExchangeMetrics>> known_;
 };
-
-// nccl-tests' all_reduce_perf beside sync_bench's ring over NCCL.
 
 // What all_reduce_perf printed for one size: the only line of it that is no comment has size,
 // count, type, operation and root, then time (the mean over iterations, each until the GPU is

@@ -30,8 +30,8 @@ class TcpFlows {
  public:
   // Collective: listens at group.address, connects to the other ranks. Blocks until all connections
   // stand, at most for group.timeout. Errors: INVALID_ARGUMENT for a rank that is not in the group,
-  // a flow from a rank to itself, or less than no bytes; those of the store; the errno's code naming
-  // the rank.
+  // a flow from a rank to itself, or less than no bytes; those of the store; the errno's code
+  // naming the rank.
   static absl::StatusOr<std::unique_ptr<TcpFlows>> Connect(const WorkerGroup& group,
                                                            const TcpFlowBytes& flows);
   ~TcpFlows();

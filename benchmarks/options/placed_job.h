@@ -1,4 +1,5 @@
-// A job of a sweep: what kind it is, how many processes it has, and on which hosts they run.
+// A job of a sweep: what kind it is, how many processes it has, and on which hosts and GPUs they
+// run.
 //
 // Pure functions, thread-safe.
 

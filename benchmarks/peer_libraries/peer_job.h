@@ -1,3 +1,5 @@
+// One short job of a contestant, with processes of its own or with those that wait for their turns.
+
 #ifndef GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_JOB_H_
 #define GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_JOB_H_
 

@@ -28,14 +28,12 @@ const TrainingOutcome* BestPeer(absl::Span<const TrainingOutcome> outcomes);
 std::vector<proto::Run> TrainingRecords(absl::Span<const TrainingOutcome> outcomes);
 
 // A table with a line for each contestant, beside it how many times as long it took as each of ours
-// that synchronises, with the interval of that ratio. Below it, in sentences: what the settings were and who
-// failed; the first contestant against the best row, against the same processes that do not
-// synchronise, and the others of ours against it, saying whether topologies or transports are
-// compared. `records` are those of `outcomes`.
+// that synchronises, with the interval of that ratio. Below it, in sentences: what the settings
+// were and who failed; the first contestant against the best row, against the same processes that
+// do not synchronise, and the others of ours against it, saying whether topologies or transports
+// are compared. `records` are those of `outcomes`.
 std::string TrainingTable(absl::Span<const TrainingOutcome> outcomes,
                           absl::Span<const proto::Run> records);
-
-// Training by gradsync and by Python PyTorch, interleaved in one run.
 
 // Trains the same model, with as many processes and threads and the same batch, by
 //
@@ -55,9 +53,9 @@ std::string TrainingTable(absl::Span<const TrainingOutcome> outcomes,
 // that changes from round to round, so that the machine's drift hits all alike; whoever has no turn
 // sleeps. A turn takes from the first rank's start to the last rank's end; on a GPU it
 // begins when the GPU is idle and ends when it has done all that was queued. Prints a line per
-// round, then a table (peer_training.h). The first round is for warming up.
+// round, then the table. The first round is for warming up.
 //
-// Records: one run per contestant (peer_training.h). A row of PyTorch's that cannot run, or fails
+// Records: one run per contestant. A row of PyTorch's that cannot run, or fails
 // later, is said to, with a record that says why, and the others go on.
 // Errors: UNAVAILABLE when a process of ours ends early.
 absl::StatusOr<std::vector<proto::Run>> RunPeerTraining(const PeerTrainingOptions& options);

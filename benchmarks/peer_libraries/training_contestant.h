@@ -40,7 +40,7 @@ struct PyTorchRow {
   std::string name;  // "pytorch ddp best"
   std::string settings;
   std::string backend = "auto";
-  std::vector<std::string> other_settings = {};  // to be tried too (training_contestant.h)
+  std::vector<std::string> other_settings = {};  // to be tried too (StartFastest())
 };
 
 // Those that the options ask for, or all that make sense:
@@ -100,8 +100,6 @@ class TrainingContestant {
   absl::optional<NcclLog> nccl_log_;
   proto::Run run_;
 };
-
-// Which of its settings suits a training contestant best on this machine.
 
 // Starts `row` with each of its settings and returns the fastest, ready for its turns; its record
 // says of how many it is. Each challenges the fastest so far: both live side by side, take a few

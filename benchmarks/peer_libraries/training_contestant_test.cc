@@ -158,8 +158,6 @@ TEST_F(PyTorchTest, RanksThatShareAGpuAreHostsOfTheirOwnToNccl) {
   EXPECT_EQ(contestant->run().invalid(), "");
 }
 
-// Contestants that are shell scripts.
-
 // The setting says how long a step takes, in milliseconds; "broken" does not start, "tired" fails
 // at its turn.
 constexpr char kScript[] = R"(

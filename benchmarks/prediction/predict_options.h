@@ -1,4 +1,4 @@
-// What `predict` is asked, checked, and the list of jobs that follows from it.
+// What `predict` is asked, also about meshes, checked, and the lists of jobs that follow from it.
 
 #ifndef GRADSYNC_BENCHMARKS_PREDICTION_PREDICT_OPTIONS_H_
 #define GRADSYNC_BENCHMARKS_PREDICTION_PREDICT_OPTIONS_H_
@@ -50,8 +50,6 @@ absl::StatusOr<int> ServersOf(const std::string& text, int workers);
 // and repeated ones are left out; each codec, update site and consistency that was asked for
 // occurs. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
 absl::StatusOr<std::vector<PredictedJob>> ListPredictions(const PredictOptions& options);
-
-// What `predict` is asked about meshes, checked, and the list of jobs that follows from it.
 
 // The jobs by bandwidth, mesh, topology, schedule, micro-batches and split; `options` says
 // everything else, --workers only with "auto". Left out are servers fewer than stages, mixed

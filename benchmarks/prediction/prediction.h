@@ -28,8 +28,8 @@ struct PredictedJob {
   // Per worker; 0: the profile's. Forward and backward are taken to grow with it.
   int64_t batch_size = 0;
   double compute_scale = 1;  // multiplies forward, backward and update
-  // With replicas in each process (placed.arrangement.data_parallel), which share the worker's batch
-  // out and compute at the same time: what passes between device 0 and all others together.
+  // With replicas in each process (placed.arrangement.data_parallel), which share the worker's
+  // batch out and compute at the same time: what passes between device 0 and all others together.
   double device_bytes_per_second = 8e9;
   // Of each worker, simulated where steps differ: under ssp, asp and slowness_of_step.
   int steps = 50;

@@ -30,7 +30,7 @@ absl::StatusOr<proto::StepProfile> MedianStep(const Plan& plan,
 // and synchronising is set here. `on_step` is called after each step. Blocks until all are done.
 //
 // Where `options.pipeline` has slices, one of them trains as it would among the others, whose part
-// of each exchange is there at once (step_recorder.h).
+// of each exchange is there at once (NewLoneSliceLink()).
 //
 // Gradients are timed where the job has them: copied into their bucket, which is what the launch
 // of an exchange waits for. Everything that describes the measurement is set but the command.

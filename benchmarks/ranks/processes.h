@@ -1,5 +1,5 @@
-// Programs as child processes: one that is run to its end, several that run together, and one that is
-// talked to.
+// Programs as child processes: one that is run to its end, several that run together, and one that
+// is talked to.
 
 #ifndef GRADSYNC_BENCHMARKS_RANKS_PROCESSES_H_
 #define GRADSYNC_BENCHMARKS_RANKS_PROCESSES_H_
@@ -19,12 +19,10 @@
 
 namespace gradsync {
 
-// A program that is run to its end for what it leaves behind.
-
-// Runs `argv[0]`, a path, and blocks until it has ended; it is killed at the limit, and when
-// `interrupt`, if there is one, is not 0. `output`, if there is one, gets what it prints on stdout.
-// Errors: FAILED_PRECONDITION when it fails, in its own last words on stderr; DEADLINE_EXCEEDED;
-// CANCELLED when interrupted; those of Subprocess::Start().
+// A program for what it leaves behind: runs `argv[0]`, a path, and blocks until it has ended; it is
+// killed at the limit, and when `interrupt`, if there is one, is not 0. `output`, if there is one,
+// gets what it prints on stdout. Errors: FAILED_PRECONDITION when it fails, in its own last words
+// on stderr; DEADLINE_EXCEEDED; CANCELLED when interrupted; those of Subprocess::Start().
 absl::Status RunProgram(const std::vector<std::string>& argv, absl::Duration limit,
                         std::string* output = nullptr, const std::atomic<int>* interrupt = nullptr);
 

@@ -1,4 +1,4 @@
-// What the ranks of benchmarks measure time with. Thread-safe.
+// How the ranks of benchmarks begin together and measure time.
 
 #ifndef GRADSYNC_BENCHMARKS_RANKS_START_LINE_H_
 #define GRADSYNC_BENCHMARKS_RANKS_START_LINE_H_
@@ -15,7 +15,7 @@
 
 namespace gradsync {
 
-// CLOCK_MONOTONIC, which is the same for all processes of a host.
+// Thread-safe, as the next: CLOCK_MONOTONIC, which is the same for all processes of a host.
 inline double MonotonicMicroseconds() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

@@ -65,8 +65,6 @@ std::vector<WirePayload> PayloadByHost(const std::vector<WirePayload>& processes
 // Sets run.wire_*: the sum over `nodes`, and the most that one of them sends and receives.
 void SetWire(const std::vector<WirePayload>& nodes, proto::Run* run);
 
-// From what each process of a job measured to one record of the job.
-
 // The value below which `fraction` (0 to 1) of `values` lie, linear between the two nearest; 0 for
 // no values.
 double Percentile(std::vector<double> values, double fraction);

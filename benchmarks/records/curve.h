@@ -1,4 +1,4 @@
-// Loss and accuracy against time, from what the workers of a job measured.
+// Loss, accuracy and staleness against time, from what the workers of a job measured.
 
 #ifndef GRADSYNC_BENCHMARKS_RECORDS_CURVE_H_
 #define GRADSYNC_BENCHMARKS_RECORDS_CURVE_H_

@@ -1,4 +1,4 @@
-// Messages of proto/ as JSON text and back.
+// Messages of proto/ as JSON text and back, and the files that have them.
 
 #ifndef GRADSYNC_BENCHMARKS_RECORDS_PROTO_JSON_H_
 #define GRADSYNC_BENCHMARKS_RECORDS_PROTO_JSON_H_

@@ -38,7 +38,6 @@ std::string Ms(double ms);
 std::string Percent(double share);
 
 // Says how far a sweep of jobs is.
-
 struct ProgressOptions {
   // How long each job takes, in any one unit: what is left is estimated from what is done.
   std::vector<double> weights;

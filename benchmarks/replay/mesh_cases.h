@@ -27,8 +27,8 @@ struct MeshCase {
 };
 
 // Reads the profiles, of one model, which each micro-batch takes the nearest of, those of slices
-// for meshes that have so many, and lists what ListMeshPredictions() makes of the flags, with all of
-// --compute_scale and --bucket_bytes. Over gRPC; without bandwidths on this host alone. Errors:
+// for meshes that have so many, and lists what ListMeshPredictions() makes of the flags, with all
+// of --compute_scale and --bucket_bytes. Over gRPC; without bandwidths on this host alone. Errors:
 // INVALID_ARGUMENT naming the flag or the file; those of ListMeshPredictions().
 absl::StatusOr<std::vector<MeshCase>> ListMeshCases(const ReplaySweepOptions& options,
                                                     const MeshFlags& flags);

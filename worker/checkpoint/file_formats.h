@@ -16,7 +16,6 @@
 namespace gradsync {
 
 // The tensors of a weight file before they are read: by name, wherever in the file they are.
-
 struct WeightEntry {
   absl::string_view name;  // of the file's bytes
   // False for numbers, strings, dicts and the like, which no weight can be. An object that only
@@ -35,7 +34,6 @@ struct WeightDict {
 
 // The safetensors format: 8 bytes with the header's length, little endian; the header, JSON with
 // each tensor's dtype, shape and data_offsets; then the tensors' bytes, without holes.
-
 struct Safetensors {
   std::vector<HostTensor> tensors;              // as their bytes lie in the file
   std::map<std::string, std::string> metadata;  // what the header has as __metadata__
@@ -59,15 +57,14 @@ absl::StatusOr<Safetensors> DecodeSafetensors(
 // Only what PyTorch 1.13 and 2.x both accept there is in it; beyond 4 GiB it is a zip64 archive.
 absl::StatusOr<std::string> EncodeTorchFile(const std::vector<HostTensor>& tensors);
 
-// The dict that torch.save, or LibTorch's torch::pickle_save, wrote, and the dicts that it has under
-// strings, down to the fifth level. Other values beside weights, such as an optimizer's state or
-// objects of any class, are passed over. What torch.load would read is read with the same values,
-// whatever strides a tensor has and whichever storage it shares, or refused by name. Reads nothing
-// outside `file` and runs nothing in it; the tensors that are read take at most four times its
-// bytes and 16 MiB.
-// Errors: INVALID_ARGUMENT for another format, naming it (the format before PyTorch 1.6,
-// TorchScript, a compressed archive), and for a value that is no dict; DATA_LOSS for a file that is
-// cut off or damaged.
+// The dict that torch.save, or LibTorch's torch::pickle_save, wrote, and the dicts that it has
+// under strings, down to the fifth level. Other values beside weights, such as an optimizer's state
+// or objects of any class, are passed over. What torch.load would read is read with the same
+// values, whatever strides a tensor has and whichever storage it shares, or refused by name. Reads
+// nothing outside `file` and runs nothing in it; the tensors that are read take at most four times
+// its bytes and 16 MiB. Errors: INVALID_ARGUMENT for another format, naming it (the format before
+// PyTorch 1.6, TorchScript, a compressed archive), and for a value that is no dict; DATA_LOSS for a
+// file that is cut off or damaged.
 absl::StatusOr<std::vector<WeightDict>> OpenTorchFile(absl::string_view file);
 
 }  // namespace gradsync

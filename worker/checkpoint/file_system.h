@@ -1,4 +1,4 @@
-// The file system as checkpoints need it.
+// The file system as checkpoints need it, and the lock that keeps a folder to one job.
 
 #ifndef GRADSYNC_WORKER_CHECKPOINT_FILE_SYSTEM_H_
 #define GRADSYNC_WORKER_CHECKPOINT_FILE_SYSTEM_H_
@@ -16,7 +16,6 @@ namespace gradsync {
 
 // What a checkpoint needs of a file system: a seam, so that a test sees in which order things reach
 // the disk.
-
 // Each method blocks until the kernel has done it; only Sync() waits for the disk. Thread-safe.
 // Errors: the errno's code, naming what was done and the path.
 class FileSystem {
@@ -30,7 +29,8 @@ class FileSystem {
   // A new folder, and those above it that are missing; OK if it is there.
   virtual absl::Status MakeFolder(const std::string& path) = 0;
 
-  // fsync of a file, or of a folder: then its names are on the disk. OK on a file system that cannot.
+  // fsync of a file, or of a folder: then its names are on the disk. OK on a file system that
+  // cannot.
   virtual absl::Status Sync(const std::string& path) = 0;
 
   // Replaces `to`, if that is a file, a symbolic link or an empty folder, at once.

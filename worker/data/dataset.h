@@ -1,5 +1,5 @@
-// What a dataset is, apart from where it lies: two copies in different folders have the same
-// identity. Ranks compare it before their first step, and a resumed job with its checkpoint's.
+// Labelled images of one fixed size, by index, and what identifies a dataset. Start at OpenDataset
+// (worker/data/open_dataset.h).
 
 #ifndef GRADSYNC_WORKER_DATA_DATASET_H_
 #define GRADSYNC_WORKER_DATA_DATASET_H_
@@ -17,14 +17,16 @@
 
 namespace gradsync {
 
+// What a dataset is, apart from where it lies: two copies in different folders have the same
+// identity. Ranks compare it before their first step, and a resumed job with its checkpoint's.
 // Of one split.
 struct DataIdentity {
   // In words, beginning with the kind as --data spells it: "imagefolder of 6 images in 2 classes
   // (ant, bee), names 1f3a5b7c9d0e2468". UTF-8 in one line, whatever bytes names have. The digest
   // is of all that decides which sample has which number and label.
   std::string what;
-  // A digest of the samples' bytes, in parts of kTagBytes, each of one file or of all: as many parts
-  // in each identity of equal `what`. Empty for data that are computed.
+  // A digest of the samples' bytes, in parts of kTagBytes, each of one file or of all: as many
+  // parts in each identity of equal `what`. Empty for data that are computed.
   std::string contents;
 
   static constexpr size_t kTagBytes = 8;
@@ -49,8 +51,6 @@ std::string ListNames(const std::vector<std::string>& names, size_t most);
 
 // The kind of data that a --data flag names, without its path: "imagefolder", "synthetic:16".
 std::string KindOfData(absl::string_view spec);
-
-// Labelled images of one fixed size, by index. Start at OpenDataset (worker/data/open_dataset.h).
 
 enum class Split { kTrain, kTest };
 

@@ -1,3 +1,5 @@
+// From the text of a --data flag to a dataset, and what is done about samples that cannot be read.
+
 #ifndef GRADSYNC_WORKER_DATA_OPEN_DATASET_H_
 #define GRADSYNC_WORKER_DATA_OPEN_DATASET_H_
 
@@ -21,21 +23,20 @@ struct SkipDamagedOptions {
 };
 
 // `dataset`, in which a sample that cannot be read is replaced by the next one that can, by its
-// number, behind the last one by the first. So what is delivered for a number depends on the data and
-// on the key of its augmentation alone, as without damage: it is the same for each rank, thread and
-// restart. The dataset's size and identity stay what they are.
+// number, behind the last one by the first. So what is delivered for a number depends on the data
+// and on the key of its augmentation alone, as without damage: it is the same for each rank, thread
+// and restart. The dataset's size and identity stay what they are.
 //
-// Samples count as damaged when they are wanted, each once. The error for one too many is DATA_LOSS,
-// naming --skip_damaged and the sample; other errors than DATA_LOSS are the dataset's. Thread-safe.
+// Samples count as damaged when they are wanted, each once. The error for one too many is
+// DATA_LOSS, naming --skip_damaged and the sample; other errors than DATA_LOSS are the dataset's.
+// Thread-safe.
 std::shared_ptr<const ImageDataset> SkipDamaged(std::shared_ptr<const ImageDataset> dataset,
                                                 SkipDamagedOptions options);
-
-// From the text of a --data flag to a dataset.
 
 struct DatasetOptions {
   uint64_t seed = 0;          // of synthetic images
   ImageFolderOptions images;  // of image folders
-  // How many files of an image folder may be damaged (worker/data/open_dataset.h); 0: a damaged
+  // How many files of an image folder may be damaged (SkipDamaged()); 0: a damaged
   // file is an error. `say` is told of them, on any thread; it may be null.
   int64_t skip_damaged = 0;
   std::function<void(absl::string_view line)> say;

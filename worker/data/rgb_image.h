@@ -1,3 +1,5 @@
+// A decoded image, and what is cut out of it.
+
 #ifndef GRADSYNC_WORKER_DATA_RGB_IMAGE_H_
 #define GRADSYNC_WORKER_DATA_RGB_IMAGE_H_
 

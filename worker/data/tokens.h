@@ -1,5 +1,5 @@
 // Sequences of tokens of one fixed length, by index: what a language model is trained on. The
-// sibling of ImageDataset (worker/data/dataset.h). Start at OpenTokens (worker/data/tokens.h).
+// sibling of images (worker/data/dataset.h). Start at OpenTokens().
 
 #ifndef GRADSYNC_WORKER_DATA_TOKENS_H_
 #define GRADSYNC_WORKER_DATA_TOKENS_H_
@@ -44,8 +44,8 @@ class TokenDataset {
 // sequences of the context length, one behind the other from its start; what is left at its end is
 // not used.
 // Mapped into memory, so workers of a host and both splits share what the system has read, and what
-// is not wanted is not read. The file must not be written to or cut while it is open: bytes that are
-// cut off end the process (SIGBUS). Thread-safe.
+// is not wanted is not read. The file must not be written to or cut while it is open: bytes that
+// are cut off end the process (SIGBUS). Thread-safe.
 class TextDataset : public TokenDataset {
  public:
   // Blocks while it reads. Errors:
@@ -101,15 +101,13 @@ class SyntheticTokens : public TokenDataset {
   std::array<uint8_t, kVocabulary> next_;  // a permutation
 };
 
-// From the text of a --data flag to sequences of tokens: what OpenDataset
-// (worker/data/open_dataset.h) is for images.
-
 // Whether `spec` is text, whoever reads it.
 bool IsText(absl::string_view spec);
 
-// Opens what `spec` names, in sequences of `context` tokens: `text:FILE`
-// (worker/data/tokens.h), or `synthetic` (worker/data/tokens.h, generated from
-// `seed`). Blocks while the file is read. The result is immutable and may be shared by threads.
+// From the text of a --data flag to sequences of tokens, as OpenDataset()
+// (worker/data/open_dataset.h) is for images: opens what `spec` names, in sequences of `context`
+// tokens: `text:FILE` (TextDataset), or `synthetic` (SyntheticTokens, generated from `seed`).
+// Blocks while the file is read. The result is immutable and may be shared by threads.
 //
 // Errors: INVALID_ARGUMENT for another spec, with the ones that exist, or a context below 1; else
 // those of TextDataset::Open.

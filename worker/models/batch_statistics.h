@@ -1,4 +1,5 @@
-// Statistics of batch normalisation that one batch alone does not decide.
+// Statistics of batch normalisation over more than one batch: several batches of one model, those
+// of its replicas in turn, and those of all ranks together.
 
 #ifndef GRADSYNC_WORKER_MODELS_BATCH_STATISTICS_H_
 #define GRADSYNC_WORKER_MODELS_BATCH_STATISTICS_H_
@@ -13,9 +14,7 @@
 
 namespace gradsync {
 
-// The moments of several batches together, from those of each.
-
-// Not thread-safe.
+// The moments of several batches together, from those of each. Not thread-safe.
 class PooledMoments {
  public:
   // Of one batch: mean and unbiased variance of each channel, both [C] in floats, of `count` values
@@ -76,16 +75,18 @@ struct StatisticsTurn {
 
 // Batch normalisation by the moments of all ranks' batches together, as torch.nn.SyncBatchNorm has
 // it on GPUs; here on any device.
-
+//
 // Normalises `x` [B, C, ...] in training, in the type of the weight, and updates the buffers of
-// `tensors`, with momentum 0.1 and eps 1e-5. Forward is one call of `exchange`: each rank's count, means and variances; all ranks
-// fold them in rank order, so all have the same moments, bit by bit. So is backward: sums of the
-// gradient and of its product with the normalised input. The gradients of weight and bias are those
-// of this rank's batch, which data-parallel training averages as all others.
+// `tensors`, with momentum 0.1 and eps 1e-5. Forward is one call of `exchange`: each rank's count,
+// means and variances; all ranks fold them in rank order, so all have the same moments, bit by bit.
+// So is backward: sums of the gradient and of its product with the normalised input. The gradients
+// of weight and bias are those of this rank's batch, which data-parallel training averages as all
+// others.
 //
 // Ranks may have batches of different sizes, also empty ones. The batch is counted once. On a GPU
-// both calls wait for the device. `exchange` must outlive the graph. Throws c10::Error what LibTorch
-// throws, for errors of `exchange`, and when all ranks together have only one value per channel.
+// both calls wait for the device. `exchange` must outlive the graph. Throws c10::Error what
+// LibTorch throws, for errors of `exchange`, and when all ranks together have only one value per
+// channel.
 at::Tensor SyncNorm(const at::Tensor& x, const NormTensors& tensors, MomentExchange& exchange);
 
 }  // namespace gradsync

@@ -1,4 +1,5 @@
-// The models by name: the one list that --model, --help and error messages are made of.
+// The models by name, the one list that --model, --help and error messages are made of; and which
+// model a job has.
 
 #ifndef GRADSYNC_WORKER_MODELS_MODEL_OPTIONS_H_
 #define GRADSYNC_WORKER_MODELS_MODEL_OPTIONS_H_
@@ -50,13 +51,12 @@ std::vector<std::string> ModelNames();
 std::string ListOfModels();
 
 // Which model, told by flags: what CreateModel() takes.
-
 struct ModelOptions {
   std::string name = "resnet18";  // one of ModelNames()
   // imagenet or cifar (worker/models/resnet.h); what is no ResNet takes either and ignores it
   std::string stem = "imagenet";
-  // Outputs: classes of images, a language model's vocabulary. 0: as many as the data has, where they
-  // are known (FitModel(), worker/train/job_inputs.h), else 10.
+  // Outputs: classes of images, a language model's vocabulary. 0: as many as the data has, where
+  // they are known (FitModel(), worker/train/job_inputs.h), else 10.
   int64_t classes = 0;
   int64_t image_size = 32;             // height and width, for those whose parameters depend on it
   uint64_t seed = 0;                   // Equal seeds give equal initial weights.

@@ -40,10 +40,9 @@ struct ResNetOptions {
 // [B, 3, H, W]. Blocks: the stem, each residual block, and the classifier with its pooling.
 std::shared_ptr<Model> MakeResNet(const ResNetOptions& options);
 
-// The first convolution of a ResNet in a form that GPUs are fast at.
-
-// at::conv2d(x, weight, {}, stride 2, padding 3) of weight [out, 3, 7, 7] and x [n, 3, h, w], h and w
-// even: a convolution of 4x4 and stride 1 over blocks of 2x2 pixels whose 12 values are channels,
+// The first convolution of a ResNet in a form that GPUs are fast at:
+// at::conv2d(x, weight, {}, stride 2, padding 3) of weight [out, 3, 7, 7] and x [n, 3, h, w], h and
+// w even: a convolution of 4x4 and stride 1 over blocks of 2x2 pixels whose 12 values are channels,
 // and four more that are zero. Three channels fill a fifth of what tensor cores take at a time,
 // sixteen half of it. The same products are added in another order.
 //

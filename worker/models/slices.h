@@ -1,8 +1,8 @@
 // Models whose layers are cut into slices, each on a rank of its own.
 //
-// Source: Shoeybi et al.: "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
-// Parallelism", 2019; sequences: Korthikanti et al.: "Reducing Activation Recomputation in Large
-// Transformer Models", 2022.
+// Source: Shoeybi et al.: "Megatron-LM: Training Multi-Billion Parameter Language Models Using
+// Model Parallelism", 2019; sequences: Korthikanti et al.: "Reducing Activation Recomputation in
+// Large Transformer Models", 2022.
 
 #ifndef GRADSYNC_WORKER_MODELS_SLICES_H_
 #define GRADSYNC_WORKER_MODELS_SLICES_H_
@@ -21,13 +21,13 @@
 
 namespace gradsync {
 
-// How the slices of one model (worker/models/slices.h) meet in the midst of forward and
+// How the slices of one model meet in the midst of forward and
 // backward. Models know nothing else of the other ranks. Not thread-safe.
 //
 // Every method is collective and blocks until all slices have come. All slices make the same calls
-// in the same order with tensors of the same sizes and type, as those do that run parts of one model
-// on the same batch. Nobody may write to the memory of a tensor that was passed. What is added up
-// is added in the order of slices, so all get the same bits, in every run. Errors: the
+// in the same order with tensors of the same sizes and type, as those do that run parts of one
+// model on the same batch. Nobody may write to the memory of a tensor that was passed. What is
+// added up is added in the order of slices, so all get the same bits, in every run. Errors: the
 // implementation's, after one of which every later call fails; INVALID_ARGUMENT for a tensor that
 // differs from other slices'.
 class SliceExchange {
@@ -47,12 +47,6 @@ class SliceExchange {
   // All slices' tensors, by slice.
   virtual absl::StatusOr<std::vector<at::Tensor>> Gather(const at::Tensor& own) = 0;
 };
-
-// A model whose layers can be cut into slices, each on a rank of its own.
-//
-// Source: Shoeybi et al.: "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
-// Parallelism", 2019; sequences: Korthikanti et al.: "Reducing Activation Recomputation in Large
-// Transformer Models", 2022.
 
 // Which slice of a model a layer computes, and with whom.
 struct SliceOf {
@@ -120,8 +114,8 @@ at::Tensor EmbeddingOfSlices(const at::Tensor& weight, const at::Tensor& indices
 // `norm` of `x` [B, T, width], or of this slice's part of the sequence.
 at::Tensor NormaliseSlice(const LayerNorm& norm, const at::Tensor& x, const SliceOf& of);
 
-// `dropout` of `x` [B, T, width], or of this slice's part of the sequence, of which it drops what it
-// would drop of the whole.
+// `dropout` of `x` [B, T, width], or of this slice's part of the sequence, of which it drops what
+// it would drop of the whole.
 at::Tensor DropSlice(const Dropout& dropout, const at::Tensor& x, const SliceOf& of);
 
 }  // namespace gradsync

@@ -1,4 +1,5 @@
-// The layer that vision transformers and language models are made of.
+// Transformers: the layer that vision transformers and language models are made of, and one of
+// each.
 //
 // Sources: Vaswani et al.: "Attention Is All You Need", 2017; normalisation before attention and
 // MLP: Radford et al.: "Language Models are Unsupervised Multitask Learners", 2019.
@@ -68,8 +69,8 @@ class TransformerLayer : public torch::nn::Module {
   // [B, T, width] to the same; [B, T/n, width] of a slice that has a part of the sequence.
   at::Tensor forward(const at::Tensor& x) const;
 
-  // As SliceableModel has them: attention is cut by heads, the MLP by what is between its two linear
-  // layers.
+  // As SliceableModel has them: attention is cut by heads, the MLP by what is between its two
+  // linear layers.
   static std::map<std::string, int64_t> SlicedParameters(const TransformerOptions& options);
   void BecomeSlice(const SliceOf& of);
 
@@ -90,7 +91,6 @@ class TransformerLayer : public torch::nn::Module {
 // to the embedding), so that the first and the last block share nothing.
 //
 // Source: Radford et al.: "Language Models are Unsupervised Multitask Learners", 2019.
-
 struct GptOptions {
   int64_t width = 384;
   int64_t layers = 6;
@@ -102,7 +102,7 @@ struct GptOptions {
 };
 
 // Parameters: `tokens.weight`, `positions.weight`, then for each layer those of TransformerLayer
-// (worker/models/transformer.h) under `layers.N`, `ln.weight`, `ln.bias` and `head.weight`. By
+// under `layers.N`, `ln.weight`, `ln.bias` and `head.weight`. By
 // default 10,942,464 of them. Input int64 [B, T] with T of at most `context`, output [B, T,
 // vocabulary], where position t has seen tokens 0 to t. Blocks: the embedding, each layer, and the
 // head with its normalisation. No global state is read or changed.
@@ -112,7 +112,6 @@ std::shared_ptr<Model> MakeGpt(const GptOptions& options);
 //
 // Source: Dosovitskiy et al.: "An Image is Worth 16x16 Words", 2020; the small size: Steiner et
 // al.: "How to train your ViT?", 2021.
-
 struct VitOptions {
   int64_t image_size = 32;  // Height and width, a multiple of `patch`.
   int64_t patch = 16;

@@ -18,8 +18,6 @@ inline int EventsOf(const proto::ProcessTrace& trace) {
                    trace.length_ns_size(), trace.bytes_size()});
 }
 
-// One picture of a window of steps, of all processes on one clock, for ui.perfetto.dev.
-
 // The content of a trace file (proto/perfetto_trace.proto). Each process has lanes:
 //
 //   steps      a slice for each step

@@ -1,3 +1,5 @@
+// The batches of a job where its model is: what reads and prepares them, and what takes them there.
+
 #ifndef GRADSYNC_WORKER_TRAIN_BATCH_SOURCE_H_
 #define GRADSYNC_WORKER_TRAIN_BATCH_SOURCE_H_
 
@@ -41,8 +43,9 @@ struct BatchUploadOptions {
 // There a batch crosses the bus as bytes, on a stream of its own, into one of two buffers, while
 // the compute stream is busy with the batch before; a kernel on the compute stream then makes
 // values of the bytes. They are those that the loader would have made on the host, rounded to the
-// nearest of `type`. (Tokens are copied there instead.) All batches lie in the same two tensors (or begin there, if they are
-// smaller), so what has been captured with one batch can be run with the next.
+// nearest of `type`. (Tokens are copied there instead.) All batches lie in the same two tensors (or
+// begin there, if they are smaller), so what has been captured with one batch can be run with the
+// next.
 //
 //   host            Next(1)   Prefetch(2)    Next(2)   Prefetch(3)
 //   upload stream   copy 1     copy 2                   copy 3, not before values 1 are made
@@ -114,8 +117,6 @@ class BatchUpload {
   at::Tensor images_;
   at::Tensor labels_;
 };
-
-// The batches of a job where its model is: what reads and prepares them, and what takes them there.
 
 // Not thread-safe. Errors are those of DataLoader and of BatchUpload.
 class BatchSource {

@@ -10,7 +10,7 @@
 
 namespace gradsync {
 
-// Which types the job computes in. docs/precision.md says what that means for a step.
+// docs/precision.md says what types mean for a step.
 
 // The type of what passes between layers.
 c10::ScalarType ScalarTypeOf(Precision precision);
@@ -30,8 +30,6 @@ absl::Status ApplyMathFlags(bool allow_tf32, c10::DeviceType device);
 // has not seen yet, and takes the fastest; otherwise it goes by a rule. LibTorch's own default is
 // not to. Changes nothing on another device than a GPU.
 void LetCudnnTryAlgorithms(bool benchmark, c10::DeviceType device);
-
-// In which types and memory format a job computes.
 
 struct ComputeOptions {
   Precision precision = Precision::kFp32;

@@ -31,8 +31,6 @@ class Autocast {
   AutocastState before_;
 };
 
-// How the job runs its model, in training and in evaluation alike.
-
 // Gives `model` the memory format and the way of normalising that Forward() expects, in place and
 // values unchanged. To be called before a DistributedDataParallel wraps the model, on whose plan
 // the strides are. Throws what LibTorch throws for want of memory.
@@ -45,8 +43,8 @@ void SetMemoryFormat(const ComputeOptions& options, Model& model);
 // returns.
 at::Tensor Forward(const ComputeOptions& options, Model& model, const at::Tensor& images);
 
-// The same of blocks [first, end) only (Model::ForwardBlocks()), in the type in which they leave it,
-// but fp32 for the last block's logits.
+// The same of blocks [first, end) only (Model::ForwardBlocks()), in the type in which they leave
+// it, but fp32 for the last block's logits.
 at::Tensor ForwardBlocks(const ComputeOptions& options, Model& model, int first, int end,
                          const at::Tensor& input);
 

@@ -1,5 +1,5 @@
-// What a job reads, how much of it, and what model that gives: all of a trainer that needs no peer and
-// no device.
+// What a job reads, how much of it, and what model that gives: all of a trainer that needs no peer
+// and no device.
 
 #ifndef GRADSYNC_WORKER_TRAIN_JOB_INPUTS_H_
 #define GRADSYNC_WORKER_TRAIN_JOB_INPUTS_H_
@@ -35,9 +35,10 @@ struct JobData {
   }
 };
 
-// Opens what `data` names (OpenDataset(), with `images`, OpenTokens()) as the kind that the model named takes.
-// Blocks while it reads. Errors: INVALID_ARGUMENT, naming both flags, where the model does not take
-// such data; of an unknown model CreateModel()'s; else those of OpenDataset() and OpenTokens().
+// Opens what `data` names (OpenDataset(), with `images`, OpenTokens()) as the kind that the model
+// named takes. Blocks while it reads. Errors: INVALID_ARGUMENT, naming both flags, where the model
+// does not take such data; of an unknown model CreateModel()'s; else those of OpenDataset() and
+// OpenTokens().
 absl::StatusOr<JobData> OpenJobData(const ModelOptions& model, const std::string& data, Split split,
                                     const DatasetOptions& images = {});
 
@@ -66,16 +67,17 @@ struct JobInputs {
 // flag, what was expected and what came; those of OpenDataset().
 absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank, int world_size);
 
-// What of `options` will do nothing in a job of so many steps, though nothing is wrong with it, a line
-// each that begins with the flag: an evaluation that is never due, a warm-up that never ends. Pure.
+// What of `options` will do nothing in a job of so many steps, though nothing is wrong with it, a
+// line each that begins with the flag: an evaluation that is never due, a warm-up that never ends.
+// Pure.
 std::vector<std::string> NoticesOn(const TrainerOptions& options, const JobInputs& inputs);
 
 // Refuses a job that would come to a batch, or a replica's part of one, of a single image, if a
 // BatchNorm of `model` has one value per channel then, of which there is no variance: an epoch's
 // last batch has what is left of a rank's share. Only where there would be such a batch it runs the
 // model, which must be new, on the CPU and in training mode: forward, once or twice, without a
-// graph. The model is as before. Errors: INVALID_ARGUMENT naming --batch_size, what was expected and
-// what came.
+// graph. The model is as before. Errors: INVALID_ARGUMENT naming --batch_size, what was expected
+// and what came.
 absl::Status CheckBatchOfOne(const TrainerOptions& options, const JobInputs& inputs, Model& model);
 
 // DescribeModel() of the model that the job would train, on the CPU, for a sample of its data.

@@ -47,7 +47,6 @@ absl::Status LoadStateDict(const std::vector<HostTensor>& tensors, torch::nn::Mo
                            const std::vector<std::string>& left = {});
 
 // What a job needs besides its weights to go on as if it had never stopped.
-
 struct JobState {
   int64_t step = 0;  // the last one done; 0: the job has not begun
   // Where each rank's next batch begins (DataLoaderOptions::start_epoch, start_position).

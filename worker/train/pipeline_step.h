@@ -35,9 +35,6 @@ absl::StatusOr<StageSplit> SplitModel(const std::string& text, int stages,
 // parameter that two stages would share; INVALID_ARGUMENT naming --split for a stage without any.
 absl::StatusOr<std::vector<int>> StagesOfParameters(Model& model, const StageSplit& split);
 
-// What a step in stages is made of, whether they are ranks (pipeline_stage.h) or threads
-// (local_pipeline.h).
-
 // One step, and what the trainer wants to be asked.
 struct PipelineStep {
   StepOptions options;

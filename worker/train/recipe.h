@@ -1,4 +1,5 @@
-// The learning rate as a function of the step. No state: a job may restart anywhere.
+// How a job learns: the learning rate as a function of the step, and how many batches make a step.
+// No state: a job may restart anywhere.
 
 #ifndef GRADSYNC_WORKER_TRAIN_RECIPE_H_
 #define GRADSYNC_WORKER_TRAIN_RECIPE_H_
@@ -83,9 +84,9 @@ absl::Status ParseWarmUp(absl::string_view word, RecipeOptions* recipe);
 // together; `final` stays. Errors: INVALID_ARGUMENT naming the worker's flag.
 absl::StatusOr<RecipeOptions> ScaleRate(const RecipeOptions& options, int64_t global_batch);
 
-// The rate that step `step` (0 for the job's first) must use. Has the same bits on every host, whose
-// C libraries may differ (core/base/portable_math.h): each rank computes it, and all must have the
-// same. Thread-safe.
+// The rate that step `step` (0 for the job's first) must use. Has the same bits on every host,
+// whose C libraries may differ (core/base/portable_math.h): each rank computes it, and all must
+// have the same. Thread-safe.
 double LearningRate(const RecipeOptions& options, int64_t step);
 
 // `constant`, `step`, `cosine` or `poly`. Errors: INVALID_ARGUMENT for another name, with these.

@@ -1,4 +1,4 @@
-// What passes between ranks that each have a share of one model (worker/train/model_share.h).
+// Where a step's time went, and what passed between ranks in it.
 
 #ifndef GRADSYNC_WORKER_TRAIN_STEP_TIMES_H_
 #define GRADSYNC_WORKER_TRAIN_STEP_TIMES_H_

@@ -1,3 +1,5 @@
+// How long steps take, and the same on a trace.
+
 #ifndef GRADSYNC_WORKER_TRAIN_TRAINING_CLOCK_H_
 #define GRADSYNC_WORKER_TRAIN_TRAINING_CLOCK_H_
 

@@ -1,4 +1,5 @@
-// What is known of a job's training: of each step, of each epoch, and of the model on the test split.
+// What is known of a job's training: of each step, of each epoch, and of the model on the test
+// split.
 
 #ifndef GRADSYNC_WORKER_TRAIN_TRAINING_RECORD_H_
 #define GRADSYNC_WORKER_TRAIN_TRAINING_RECORD_H_
@@ -26,7 +27,8 @@ struct EpochPoint {
   int64_t samples = 0;  // predictions, of this worker
   double loss = 0;      // this worker's
   double accuracy = 0;  // this worker's, top-1, 0 to 1
-  // Over all workers' samples; with the side channel of one worker, this worker's. 0 before Share().
+  // Over all workers' samples; with the side channel of one worker, this worker's. 0 before
+  // Share().
   double global_loss = 0;
   double global_accuracy = 0;
 };
@@ -61,7 +63,6 @@ class EpochTally {
 };
 
 // What is known of a step that was trained.
-
 struct StepReport {
   int64_t step = 0;  // 1 for the first
   int64_t steps = 0;
@@ -114,7 +115,6 @@ class StepLog {
 };
 
 // What a model could do on a job's test split.
-
 struct Evaluation {
   double loss = 0;      // mean over all samples
   double accuracy = 0;  // top-1, 0 to 1
