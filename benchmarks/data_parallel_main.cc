@@ -29,8 +29,8 @@
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 #include "tools/local_job.h"
-#include "tools/runfiles.h"
-#include "worker/models/model_table.h"
+#include "tools/subprocess.h"
+#include "worker/models/model_options.h"
 
 ABSL_FLAG(std::vector<std::string>, replicas, gradsync::ReplicaComparison().replicas,
           "numbers of parts of a step: of replicas in one process, and of ranks");

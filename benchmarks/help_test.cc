@@ -15,7 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/test_program.h"
-#include "worker/flag_topics.h"
+#include "worker/effective_flags.h"
 
 namespace gradsync {
 namespace {

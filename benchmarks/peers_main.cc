@@ -40,19 +40,19 @@
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/options/job_sweep.h"
 #include "benchmarks/options/peers_folder.h"
-#include "benchmarks/options/shared_gpu.h"
+#include "benchmarks/options/placed_job.h"
 #include "benchmarks/peer_libraries/peer_exchange.h"
 #include "benchmarks/peer_libraries/peer_report.h"
 #include "benchmarks/peer_libraries/peer_training.h"
 #include "benchmarks/records/machine_info.h"
-#include "benchmarks/records/run_records.h"
+#include "benchmarks/records/proto_json.h"
 #include "core/base/byte_sizes.h"
 #include "core/base/check_writable.h"
 #include "core/base/flag_error.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 #include "core/gpu/open_gpu.h"
-#include "tools/runfiles.h"
+#include "tools/subprocess.h"
 
 ABSL_FLAG(bool, train, false, "compare training with PyTorch's instead of exchanges");
 ABSL_FLAG(int, rounds, 0, "turns of each contestant; 0: 9, with --train 15");

@@ -12,7 +12,7 @@
 #include "benchmarks/ranks/join_main.h"
 #include "benchmarks/ranks/rank_main.h"
 #include "benchmarks/records/proto_json.h"
-#include "benchmarks/replay/mesh_spec.h"
+#include "benchmarks/replay/mesh_cases.h"
 #include "benchmarks/replay/replay_cases.h"
 #include "benchmarks/replay/replay_clock.h"
 #include "benchmarks/replay/stage_replay.h"

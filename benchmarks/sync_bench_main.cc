@@ -28,7 +28,6 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "benchmarks/exchange/exchange_job.h"
-#include "benchmarks/exchange/nccl_tests.h"
 #include "benchmarks/exchange/sync_bench_options.h"
 #include "benchmarks/exchange/sync_bench_report.h"
 #include "benchmarks/network/measured_sweep_main.h"
@@ -40,7 +39,7 @@
 #include "core/base/status_macros.h"
 #include "core/gpu/open_gpu.h"
 #include "tools/lab_flags.h"
-#include "tools/runfiles.h"
+#include "tools/subprocess.h"
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::SyncBenchOptions().topologies,
           "topologies: some of ring, ps");

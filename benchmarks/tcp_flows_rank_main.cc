@@ -6,9 +6,9 @@
 
 #include "absl/flags/flag.h"
 #include "benchmarks/network/tcp_flows.h"
-#include "benchmarks/ranks/clocks.h"
 #include "benchmarks/ranks/rank_main.h"
-#include "benchmarks/records/machine_load.h"
+#include "benchmarks/ranks/start_line.h"
+#include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/proto_json.h"
 #include "core/base/flags.h"
 #include "core/base/status_macros.h"

@@ -18,9 +18,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "benchmarks/ranks/clocks.h"
 #include "benchmarks/ranks/join_main.h"
 #include "benchmarks/ranks/rank_main.h"
+#include "benchmarks/ranks/start_line.h"
 #include "core/base/flags.h"
 #include "core/base/keep_memory.h"
 #include "core/base/status_macros.h"
@@ -29,7 +29,7 @@
 #include "gradsync/join/join.h"
 #include "gradsync/join/nccl_settings.h"
 #include "gradsync/join/open_device.h"
-#include "worker/train/precision.h"
+#include "worker/train/compute_options.h"
 #include "worker/train/trainer.h"
 
 namespace gradsync {

@@ -13,7 +13,6 @@
 #include "core/links/frame_stream.h"
 #include "core/plan/plan.h"
 #include "core/plan/plan_proto.h"
-#include "fuzz/input.h"
 #include "fuzz/targets.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/raw_worker.h"

@@ -15,7 +15,7 @@
 #include "core/plan/consistency.h"
 #include "core/plan/flow_control.h"
 #include "core/plan/placement.h"
-#include "simulator/shared_cores.h"
+#include "simulator/network.h"
 
 namespace gradsync {
 

@@ -1,15 +1,20 @@
+// Clusters and probes of tests.
+
 #ifndef GRADSYNC_SIMULATOR_CLUSTERS_OF_TEST_H_
 #define GRADSYNC_SIMULATOR_CLUSTERS_OF_TEST_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "core/plan/placement.h"
+#include "core/plan/plan.h"
+#include "simulator/calibration.h"
 #include "simulator/cluster.h"
 
 namespace gradsync {
 
-// For tests: bytes per second of every interface.
+// Bytes per second of every interface.
 constexpr double kTestRate = 1e8;
 
 // A ring whose messages cost nothing but their bytes.
@@ -48,6 +53,20 @@ inline std::string NameOf(const Cluster& cluster, int n) {
   if (cluster.ring) return "ring " + workers;
   return std::string(PlacementName(cluster.placement)) + " " + workers +
          " k=" + std::to_string(cluster.servers);
+}
+
+// An exchange of one bucket on links of 400 Mbit/s, by `servers` or, without any, by a
+// ring. What it took is not in it yet.
+inline Probe ProbeOf(int n, int servers, int64_t numel, int64_t chunk_bytes) {
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  Probe probe;
+  probe.plan =
+      *Plan::FromBuckets({{"a", {numel}, {1}, 0}}, {{0}}, optimizer, n, chunk_bytes, Codec());
+  probe.cluster.ring = servers == 0;
+  probe.cluster.servers = servers;
+  probe.cluster.bytes_per_second = 5e7;
+  return probe;
 }
 
 }  // namespace gradsync

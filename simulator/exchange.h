@@ -1,16 +1,20 @@
-// What both topologies' simulated exchanges have in common.
+// Exchanges as the simulator has them: what both topologies have in common, and the one of a
+// cluster.
 
 #ifndef GRADSYNC_SIMULATOR_EXCHANGE_H_
 #define GRADSYNC_SIMULATOR_EXCHANGE_H_
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
 #include "simulator/cluster.h"
+#include "simulator/event_queue.h"
 #include "simulator/network.h"
 
 namespace gradsync {
@@ -99,6 +103,44 @@ class SimulatedExchange : private MessageReceiver {
   const ExchangePlace place_;
   std::vector<int> numbers_;  // by process of the network: the exchange's
 };
+
+// Processes that update parameters, each one chunk after another. Not thread-safe; nothing blocks.
+class OwnerWork : private EventHandler {
+ public:
+  // `seconds`: of updating all parameters. `done(chunk)` is told when a chunk has been updated.
+  OwnerWork(int owners, double seconds, EventQueue* queue, std::function<void(int)> done)
+      : seconds_(seconds), queue_(queue), done_(std::move(done)), idle_from_(owners, 0) {}
+
+  // Told of each update, when it is known; may be null. Seconds.
+  using Observer = std::function<void(int owner, int chunk, double begin, double end)>;
+  void Observe(Observer observer) { observer_ = std::move(observer); }
+
+  // `share` is the chunk's part of all parameters. At once if there is nothing to do.
+  void Update(int owner, int chunk, double share) {
+    if (seconds_ == 0) return done_(chunk);
+    double& idle_from = idle_from_[owner];
+    const double begin = idle_from > queue_->now() ? idle_from : queue_->now();
+    idle_from = begin + share * seconds_;
+    if (observer_ != nullptr) observer_(owner, chunk, begin, idle_from);
+    queue_->At(idle_from, this, chunk);
+  }
+
+ private:
+  void OnEvent(int64_t tag) override { done_(static_cast<int>(tag)); }
+
+  const double seconds_;
+  EventQueue* const queue_;
+  const std::function<void(int)> done_;
+  std::vector<double> idle_from_;
+  Observer observer_;
+};
+
+// The exchange of the cluster's topology. `cluster` has been checked for as many workers as the
+// plan has; `owner_update`: seconds of updating all parameters, under update at the owner. `queue`
+// must outlive the result. Errors: those of ShardMap::Create().
+absl::StatusOr<std::unique_ptr<SimulatedExchange>> MakeExchange(
+    const Plan& plan, const Cluster& cluster, double owner_update, EventQueue* queue,
+    ExchangePlace place, SimulatedExchange::Resolved resolved);
 
 }  // namespace gradsync
 

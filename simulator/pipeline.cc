@@ -13,7 +13,6 @@
 #include "core/plan/wire_traffic.h"
 #include "simulator/event_queue.h"
 #include "simulator/exchange.h"
-#include "simulator/make_exchange.h"
 #include "simulator/network.h"
 
 namespace gradsync {

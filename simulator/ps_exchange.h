@@ -10,7 +10,6 @@
 #include "core/plan/shard_map.h"
 #include "simulator/event_queue.h"
 #include "simulator/exchange.h"
-#include "simulator/owner_work.h"
 
 namespace gradsync {
 

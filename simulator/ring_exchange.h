@@ -8,7 +8,6 @@
 
 #include "simulator/event_queue.h"
 #include "simulator/exchange.h"
-#include "simulator/owner_work.h"
 
 namespace gradsync {
 

@@ -10,7 +10,6 @@
 #include "simulator/event_queue.h"
 #include "simulator/exchange.h"
 #include "simulator/fluid.h"
-#include "simulator/make_exchange.h"
 #include "simulator/network.h"
 
 namespace gradsync {

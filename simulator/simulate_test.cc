@@ -63,7 +63,7 @@ double StripeBytes(const Plan& plan) {
 }
 
 // One stripe fills and drains the pipeline, more where a stripe's chunks do not use all connections
-// (fluid_ps.cc). Where servers do not own equally many chunks of each stripe, workers get out of
+// (fluid.cc). Where servers do not own equally many chunks of each stripe, workers get out of
 // step, at most by their lead, since a chunk is folded when all have sent it. With servers beside
 // some workers those need their even share of the interface to the last bit, and do not get it
 // while they wait for results: up to 1 %. Mixed placement needs

@@ -16,7 +16,7 @@
 #include "core/base/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/worker_processes.h"
+#include "tests/job_processes.h"
 
 namespace gradsync {
 namespace {

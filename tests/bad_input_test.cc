@@ -12,7 +12,7 @@
 #include "core/base/sanitizers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/worker_processes.h"
+#include "tests/job_processes.h"
 #include "tools/test_program.h"
 
 namespace gradsync {

@@ -23,7 +23,7 @@
 #include "core/base/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/worker_processes.h"
+#include "tests/job_processes.h"
 #include "tools/test_program.h"
 #include "torch/csrc/jit/serialization/pickle.h"
 #include "torch/nn/module.h"

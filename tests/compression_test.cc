@@ -25,7 +25,6 @@
 #include "gtest/gtest.h"
 #include "ps_server/client/ps_gradient_sync.h"
 #include "ps_server/server.h"
-#include "tests/bucket_values.h"
 #include "tests/rank_threads.h"
 #include "tests/reference.h"
 #include "tests/run_step.h"

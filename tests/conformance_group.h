@@ -16,7 +16,6 @@
 #include "core/plan/plan.h"
 #include "core/plan/step_options.h"
 #include "core/sync/gradient_sync.h"
-#include "tests/bucket_values.h"
 #include "tests/conformance_suite.h"
 #include "tests/run_step.h"
 

@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/sync/flat_buckets.h"
-#include "tests/bucket_values.h"
 #include "tests/conformance_group.h"
 #include "tests/reference.h"
+#include "tests/run_step.h"
 
 namespace gradsync {
 namespace {

@@ -8,8 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"
-#include "tests/job_metrics.h"
-#include "tests/worker_processes.h"
+#include "tests/job_processes.h"
 #include "tools/test_program.h"
 
 namespace gradsync {

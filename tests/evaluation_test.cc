@@ -16,8 +16,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"
-#include "tests/job_metrics.h"
-#include "tests/worker_processes.h"
+#include "tests/job_processes.h"
 #include "tools/local_job.h"
 #include "tools/test_program.h"
 

@@ -29,7 +29,6 @@
 #include "gradsync/join/torch_adapters.h"
 #include "gtest/gtest.h"
 #include "ps_server/server.h"
-#include "tests/bucket_values.h"
 #include "tests/conformance_suite.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"

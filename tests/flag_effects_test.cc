@@ -13,9 +13,9 @@
 #include "core/base/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/worker_processes.h"
+#include "tests/job_processes.h"
 #include "tools/test_program.h"
-#include "worker/flag_effects.h"
+#include "worker/effective_flags.h"
 
 namespace gradsync {
 namespace {

@@ -12,9 +12,8 @@
 #include "gtest/gtest.h"
 #include "tests/conformance_suite.h"
 #include "tests/gpu_rank.h"
-#include "tests/ipc_traits.h"
+#include "tests/gpu_traits.h"
 #include "tests/real_gpu.h"
-#include "tests/staged_traits.h"
 
 namespace gradsync {
 namespace {

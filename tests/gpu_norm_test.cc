@@ -1,4 +1,4 @@
-// Fused normalisation (worker/models/fused_norm.h) on a real GPU: against LibTorch's own
+// Fused normalisation (worker/models/image_kernels.h) on a real GPU: against LibTorch's own
 // operations, in fp64 for its values and as a model has them for its speed.
 
 #include <algorithm>
@@ -29,11 +29,10 @@
 #include "tests/real_gpu.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/models/create_model.h"
-#include "worker/models/fused_norm.h"
+#include "worker/models/image_kernels.h"
 #include "worker/models/loss.h"
-#include "worker/models/max_pool.h"
+#include "worker/train/compute_options.h"
 #include "worker/train/forward.h"
-#include "worker/train/precision.h"
 
 #ifdef GRADSYNC_CUDA
 #include "ATen/cuda/CUDAGraph.h"

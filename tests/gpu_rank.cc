@@ -16,7 +16,6 @@
 #include "core/base/status_macros.h"
 #include "core/gpu/open_gpu.h"
 #include "core/group/grpc_store.h"
-#include "tests/bucket_values.h"
 #include "tests/ps_group.h"
 #include "tests/reference.h"
 #include "tests/run_step.h"

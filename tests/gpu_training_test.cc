@@ -18,7 +18,6 @@
 #include "gradsync/ddp/tensor_over.h"
 #include "gradsync/ddp/worker_optimizer.h"
 #include "gtest/gtest.h"
-#include "tests/bucket_values.h"
 #include "tests/gpu_rank.h"
 #include "tests/rank_threads.h"
 #include "tests/real_gpu.h"

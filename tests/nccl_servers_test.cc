@@ -6,9 +6,9 @@
 
 #include "core/plan/shard_map.h"
 #include "gtest/gtest.h"
-#include "tests/bucket_values.h"
 #include "tests/nccl_group.h"
 #include "tests/reference.h"
+#include "tests/run_step.h"
 
 namespace gradsync {
 namespace {

@@ -22,8 +22,7 @@
 #include "ps_server/server.h"
 #include "tests/rank_threads.h"
 #include "worker/job.h"
-#include "worker/offload_flags.h"
-#include "worker/sharding_flags.h"
+#include "worker/parallel_flags.h"
 
 ABSL_DECLARE_FLAG(std::string, offload);
 ABSL_DECLARE_FLAG(int, zero);

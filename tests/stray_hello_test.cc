@@ -15,10 +15,10 @@
 #include "gtest/gtest.h"
 #include "ps_server/raw_worker.h"
 #include "ps_server/server.h"
-#include "tests/bucket_values.h"
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"
 #include "tests/reference.h"
+#include "tests/run_step.h"
 
 namespace gradsync {
 namespace {

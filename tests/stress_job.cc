@@ -3,7 +3,6 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "tests/bucket_values.h"
 #include "tests/run_step.h"
 
 namespace gradsync {

@@ -19,7 +19,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"
-#include "tests/worker_processes.h"
+#include "tests/job_processes.h"
 #include "tools/local_job.h"
 #include "worker/trace/trace_reader.h"
 

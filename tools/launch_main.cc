@@ -26,7 +26,7 @@
 #include "core/base/status_macros.h"
 #include "core/base/version.h"
 #include "tools/local_job.h"
-#include "tools/runfiles.h"
+#include "tools/subprocess.h"
 #include "tools/worker_flags.h"
 
 ABSL_FLAG(int, workers, 1, "number of worker processes");

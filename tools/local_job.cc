@@ -22,7 +22,6 @@
 #include "core/base/temporary_folder.h"
 #include "core/base/thread_state.h"
 #include "core/plan/job_spec.h"
-#include "tools/oom_kills.h"
 #include "tools/subprocess.h"
 
 namespace gradsync {

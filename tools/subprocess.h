@@ -1,10 +1,12 @@
-// A child process whose output is read line by line.
+// Programs as child processes: where Bazel put them, how they are run, and what the kernel did to
+// them.
 
 #ifndef GRADSYNC_TOOLS_SUBPROCESS_H_
 #define GRADSYNC_TOOLS_SUBPROCESS_H_
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,6 +18,35 @@
 #include "tools/namespaces.h"
 
 namespace gradsync {
+
+// The path of the built file `path` ("worker/worker"), which must be in the `data` of the program
+// that asks. `argv0` is how that program was called. Looked for, in this order: in the runfiles
+// tree that `argv0` lies in, in the one that the process was started in, in the one beside `argv0`,
+// and relative to where the program itself was built.
+// Errors: NOT_FOUND naming `path` and where it was looked for.
+absl::StatusOr<std::string> FindRunfile(absl::string_view argv0, absl::string_view path);
+
+// What the kernel counts of processes that it has killed because memory had run out. Unset where
+// the kernel does not say.
+struct OomKills {
+  absl::optional<int64_t> group;  // in the control group of this process, with those below it
+  absl::optional<int64_t> host;   // anywhere
+};
+
+// Reads /proc/self/cgroup, the group's memory.events (memory.oom_control under version 1), and
+// /proc/vmstat, all below `root`. Thread-safe.
+OomKills ReadOomKills(const std::string& root = "");
+
+// Whether this process and those that it starts may only use so much time of processors (ulimit
+// -t), beyond which the kernel kills them. Thread-safe.
+bool HasTimeLimit();
+
+// What is to be said of a process that a SIGKILL of somebody else has ended, after "killed by
+// signal 9 (SIGKILL)": whether the kernel has killed for want of memory between `before` and `now`,
+// and whether it may have for a limit of time.
+std::string ExplainForeignKill(const OomKills& before, const OomKills& now, bool time_limit);
+
+// A child process whose output is read line by line.
 
 // How a process ended.
 struct ExitStatus {
@@ -53,10 +84,9 @@ class Subprocess {
   // 64 KiB come in pieces.
   using LineCallback = std::function<void(absl::string_view line, bool is_stderr)>;
 
-  // Starts `argv[0]`, a path; PATH is not searched. Standard input is empty. Where this process ignores
-  // SIGCHLD, it does so no more.
-  // Errors: NOT_FOUND or PERMISSION_DENIED naming the program; RESOURCE_EXHAUSTED or UNAVAILABLE
-  // when the system has no more processes or descriptors.
+  // Starts `argv[0]`, a path; PATH is not searched. Standard input is empty. Where this process
+  // ignores SIGCHLD, it does so no more. Errors: NOT_FOUND or PERMISSION_DENIED naming the program;
+  // RESOURCE_EXHAUSTED or UNAVAILABLE when the system has no more processes or descriptors.
   static absl::StatusOr<std::unique_ptr<Subprocess>> Start(const std::vector<std::string>& argv,
                                                            LineCallback on_line,
                                                            const SubprocessOptions& options = {});

@@ -29,7 +29,7 @@
 #include "core/base/version.h"
 #include "core/group/launch_environment.h"
 #include "core/group/task_role.h"
-#include "tools/runfiles.h"
+#include "tools/subprocess.h"
 #include "tools/worker_flags.h"
 
 ABSL_FLAG(

@@ -14,7 +14,7 @@
 #include "core/base/status_macros.h"
 #include "core/base/yaml_flags.h"
 #include "core/plan/job_spec.h"
-#include "worker/flag_topics.h"
+#include "worker/effective_flags.h"
 
 namespace gradsync {
 namespace {

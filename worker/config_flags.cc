@@ -14,9 +14,8 @@
 #include "core/base/yaml_flags.h"
 #include "core/plan/job_spec.h"
 #include "torch/version.h"
-#include "worker/flag_effects.h"
-#include "worker/flag_topics.h"
-#include "worker/models/model_table.h"
+#include "worker/effective_flags.h"
+#include "worker/models/model_options.h"
 
 ABSL_FLAG(std::string, config, "",
           "YAML file that sets flags by their names (docs/running.md); flags of the command line "

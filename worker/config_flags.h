@@ -20,7 +20,7 @@ FlagOptions WorkerFlagOptions();
 // that a worker then does. Errors: INVALID_ARGUMENT naming two of them.
 absl::Status CheckOneTask(const std::vector<FlagRecord>& flags);
 
-// Refuses a flag that somebody set and that has no effect beside the others (flag_effects.h). What
+// Refuses a flag that somebody set and that has no effect beside the others (effective_flags.h). What
 // the command line overrules of a job file is printed as a notice on rank 0. `flags` as they were
 // parsed. Errors: INVALID_ARGUMENT naming the flag, on what its effect depends and what came.
 absl::Status CheckFlagsTogether(const std::vector<FlagRecord>& flags, int rank);

@@ -1,5 +1,5 @@
-// All flags of a job with their values and who set them: what rank 0 prints, what a run's record
-// keeps, and what can be given back as a job file.
+// The flags of //worker as records: who set them, which of them do something beside the others, and
+// under which topics they are shown.
 
 #ifndef GRADSYNC_WORKER_EFFECTIVE_FLAGS_H_
 #define GRADSYNC_WORKER_EFFECTIVE_FLAGS_H_
@@ -8,10 +8,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/base/flag_effects.h"
 #include "core/base/flags.h"
 
 namespace gradsync {
 
+// All flags of a job with their values and who set them: what rank 0 prints, what a run's record
+// keeps, and what can be given back as a job file.
 struct EffectiveFlags {
   std::vector<FlagRecord> flags;            // all of //worker, by name, the launcher's words put in
   std::vector<FlagTopic> topics;            // the order in which files show them
@@ -37,6 +40,14 @@ std::string JobFile(const EffectiveFlags& flags);
 // Prints NotableFlags() if `brief`, or AllFlags() if that was asked for, and writes the job file.
 // Errors: those of WriteFileAtomically().
 absl::Status ShowFlags(const EffectiveFlags& flags, bool brief);
+
+// The flags of //worker that have an effect only beside others: the one list of them. What two
+// flags may not have together, or how large a value may be, is not in it: that is checked where the
+// values are used.
+std::vector<FlagEffect> WorkerFlagEffects();
+
+// How --help of //worker groups its flags. Thread-safe.
+std::vector<FlagTopic> WorkerTopics();
 
 }  // namespace gradsync
 

@@ -9,8 +9,8 @@
 #include "gradsync/join/join.h"
 #include "gradsync/join/model_places.h"
 #include "worker/effective_flags.h"
-#include "worker/live_metrics.h"
-#include "worker/seeing_options.h"
+#include "worker/operation.h"
+#include "worker/seeing.h"
 #include "worker/train/trainer.h"
 
 namespace gradsync {

@@ -21,8 +21,8 @@
 #include "gradsync/join/open_device.h"
 #include "proto/run_record.pb.h"
 #include "worker/data/sampler.h"
-#include "worker/train/data_wait.h"
-#include "worker/train/precision.h"
+#include "worker/train/compute_options.h"
+#include "worker/train/step_times.h"
 
 namespace gradsync {
 namespace {

@@ -14,7 +14,7 @@
 #include "core/plan/job_spec.h"
 #include "core/plan/pipeline_schedule.h"
 #include "core/plan/precision.h"
-#include "worker/checkpoint_flags.h"
+#include "worker/job_flags.h"
 
 namespace {
 

@@ -1,5 +1,4 @@
-#include "benchmarks/comparison/bandwidth_report.h"
-
+#include "benchmarks/comparison/compare_report.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -12,15 +12,15 @@
 #include "absl/strings/strip.h"
 #include "allreduce/open_nccl.h"
 #include "benchmarks/options/flag_checks.h"
-#include "benchmarks/options/shared_gpu.h"
-#include "benchmarks/records/table.h"
+#include "benchmarks/options/placed_job.h"
+#include "benchmarks/records/terminal.h"
 #include "core/base/flag_error.h"
 #include "core/base/rate.h"
 #include "core/base/status_macros.h"
 #include "core/base/straggler.h"
 #include "worker/data/open_dataset.h"
-#include "worker/data/open_tokens.h"
-#include "worker/models/model_table.h"
+#include "worker/data/tokens.h"
+#include "worker/models/model_options.h"
 
 namespace gradsync {
 namespace {

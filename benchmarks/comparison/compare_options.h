@@ -30,7 +30,7 @@ struct CompareOptions : SweepFlags {
   std::vector<std::string> replicas = {"1"};  // --data_parallel: in each process
   std::vector<std::string> offloads = {"none"};
   ComputeFlags compute;                 // the device resolved (ResolveDevice())
-  int ranks_per_gpu = 1;                // more: a test mode (shared_gpu.h)
+  int ranks_per_gpu = 1;                // more: a test mode (placed_job.h)
   std::vector<std::string> bandwidths;  // of emulated networks; none: this host alone
   std::string model = "resnet18";
   std::string stem = "imagenet";

@@ -10,11 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "benchmarks/comparison/bandwidth_report.h"
 #include "benchmarks/comparison/compare_rounds.h"
 #include "benchmarks/peer_libraries/peer_ratio.h"
 #include "benchmarks/records/run_job.h"
-#include "benchmarks/records/table.h"
+#include "benchmarks/records/terminal.h"
 #include "core/base/rate.h"
 #include "core/group/mesh.h"
 

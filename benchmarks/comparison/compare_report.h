@@ -1,9 +1,11 @@
-// What `compare` says in the end: a table, its footnotes, and the verdict.
+// What `compare` says in the end: a table, its footnotes, the verdict, and how fast training is at
+// each bandwidth.
 
 #ifndef GRADSYNC_BENCHMARKS_COMPARISON_COMPARE_REPORT_H_
 #define GRADSYNC_BENCHMARKS_COMPARISON_COMPARE_REPORT_H_
 
 #include <string>
+#include <vector>
 
 #include "proto/run_record.pb.h"
 
@@ -26,10 +28,26 @@ struct Verdict {
 // that are not valid do not take part. Arrangements, meshes and replicas, are compared where they
 // have equally many workers, also one, samples per step and, on networks, hosts.
 //
-// Beyond two workers Gloo and NCCL add in an order of their own, and workers of topology local never
-// meet: their bits are not compared, and they are named. On a GPU a difference is said but fails
-// nothing. All runs must be of one job.
+// Beyond two workers Gloo and NCCL add in an order of their own, and workers of topology local
+// never meet: their bits are not compared, and they are named. On a GPU a difference is said but
+// fails nothing. All runs must be of one job.
 Verdict JudgeRuns(const proto::RunRecords& records);
+
+// The prediction of `run`'s configuration among records.predictions; null without one.
+const proto::Run* PredictionOf(const proto::RunRecords& records, const proto::Run& run);
+
+// A table with a row for each bandwidth, and for each topology and placement what was measured and
+// what is predicted, in samples per second: of runs over gRPC that update at the worker without
+// codec under bsp, with the number of workers for which most bandwidths are known. Has the measured
+// bandwidths, and of those that are predicted `asked_for` and three that show how it goes on; empty
+// with fewer than two.
+std::string FormatBandwidths(const proto::RunRecords& records,
+                             const std::vector<std::string>& asked_for);
+
+// One line for each of `bandwidths`, those that were asked for, at which no valid run was measured:
+// which topology is predicted to be faster.
+std::string JudgePredictions(const proto::RunRecords& records,
+                             const std::vector<std::string>& bandwidths);
 
 }  // namespace gradsync
 

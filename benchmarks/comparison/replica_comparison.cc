@@ -9,9 +9,9 @@
 #include "benchmarks/comparison/compare_rounds.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/records/aggregate.h"
-#include "benchmarks/records/table.h"
+#include "benchmarks/records/terminal.h"
 #include "core/base/status_macros.h"
-#include "worker/models/model_table.h"
+#include "worker/models/model_options.h"
 
 namespace gradsync {
 namespace {

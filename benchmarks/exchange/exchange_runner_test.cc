@@ -9,7 +9,6 @@
 #include "absl/time/time.h"
 #include "allreduce/fake_nccl.h"
 #include "allreduce/nccl_gradient_sync.h"
-#include "benchmarks/ranks/clocks.h"
 #include "benchmarks/ranks/start_line.h"
 #include "core/base/deadline.h"
 #include "core/gpu/fake_gpu.h"

@@ -7,10 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "benchmarks/network/emulated_network.h"
-#include "benchmarks/network/tcp_run.h"
+#include "benchmarks/network/tcp_flows.h"
 #include "benchmarks/prediction/prediction.h"
 #include "benchmarks/records/aggregate.h"
-#include "benchmarks/records/payload.h"
 #include "benchmarks/records/run_job.h"
 #include "core/base/byte_sizes.h"
 #include "core/base/status_macros.h"
@@ -113,8 +112,8 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
   run.set_steps(bench_case.exchange.iterations);
 
   SetTimes(ranks, &run);
-  std::vector<Payload> counted = CountedPayload(ranks, servers);
-  for (Payload& node : counted) {
+  std::vector<WirePayload> counted = CountedPayload(ranks, servers);
+  for (WirePayload& node : counted) {
     node = {std::round(node.tx_bytes), std::round(node.rx_bytes)};
   }
   GS_ASSIGN_OR_RETURN(const std::vector<Flow> flows, ExchangeFlows(bench_case));

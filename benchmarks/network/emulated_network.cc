@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "benchmarks/network/tcp_run.h"
+#include "benchmarks/network/tcp_flows.h"
 #include "benchmarks/records/aggregate.h"
 #include "core/base/byte_sizes.h"
 #include "core/base/rate.h"

@@ -14,7 +14,7 @@
 #include "benchmarks/options/placed_job.h"
 #include "benchmarks/records/nccl_log.h"
 #include "benchmarks/records/proto_json.h"
-#include "benchmarks/records/ran_as_asked.h"
+#include "benchmarks/records/run_job.h"
 #include "core/base/status_macros.h"
 #include "proto/run_record.pb.h"
 #include "tools/local_job.h"

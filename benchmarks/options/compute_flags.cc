@@ -6,7 +6,7 @@
 #include "core/base/status_macros.h"
 #include "gradsync/join/sync_factory.h"
 #include "gradsync/join/torch_adapters.h"
-#include "worker/train/precision.h"
+#include "worker/train/compute_options.h"
 
 namespace gradsync {
 

@@ -25,7 +25,7 @@ enum class PeerLaunch {
   kGrpcStream,  // grpc_stream_rank, likewise
   kProcesses,   // a program per rank, built with this one
   kMpi,         // a program that tools/setup --peers built, by the library's own mpiexec
-  kStanding,    // once, and then they wait for their turns (standing_peer.h)
+  kStanding,    // once, and then they wait for their turns (peer_job.h)
 };
 
 // One way to run a library. All are tried before the measurement and the best is kept, so that a

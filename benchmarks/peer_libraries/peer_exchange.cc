@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "benchmarks/options/flag_checks.h"
+#include "benchmarks/peer_libraries/peer_job.h"
 #include "benchmarks/peer_libraries/peer_report.h"
-#include "benchmarks/peer_libraries/standing_peer.h"
 #include "core/base/flag_error.h"
 #include "core/base/status_macros.h"
 

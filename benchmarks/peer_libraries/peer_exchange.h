@@ -51,7 +51,7 @@ struct PeerOutcome {
 
 // Measures one case: every setting of every contestant once, to keep the best of each that is
 // right; then `rounds` rounds in which each contestant runs one short job, beginning with another
-// one each time. One that takes long to start is started once (standing_peer.h). A contestant that
+// one each time. One that takes long to start is started once (peer_job.h). A contestant that
 // fails once is out, and its record says why; so does that of a library which is not installed.
 // `progress` gets a line now and then. Blocks for minutes. Errors: CANCELLED when interrupted.
 absl::StatusOr<PeerOutcome> MeasurePeerCase(const PeerPrograms& programs, const PeerCase& peer_case,

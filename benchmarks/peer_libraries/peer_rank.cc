@@ -17,7 +17,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "benchmarks/exchange/exact_input.h"
-#include "benchmarks/ranks/clocks.h"
 #include "benchmarks/ranks/start_line.h"
 #include "core/base/deadline.h"
 #include "core/base/status_macros.h"

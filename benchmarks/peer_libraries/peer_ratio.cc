@@ -50,7 +50,7 @@ std::string DescribeInterval(int rounds) {
       100 * (1 - std::ldexp(1.0, 1 - rounds)));
 }
 
-std::vector<Cluster> FindTwoClusters(std::vector<double> values) {
+std::vector<TimeCluster> FindTwoClusters(std::vector<double> values) {
   constexpr size_t kLeast = 2;
   constexpr double kApart = 1.5;
   std::sort(values.begin(), values.end());
@@ -63,11 +63,11 @@ std::vector<Cluster> FindTwoClusters(std::vector<double> values) {
   const double gap = values[cut] - values[cut - 1];
   if (gap <= values[cut - 1] - values.front() || gap <= values.back() - values[cut]) return {};
   const auto cluster = [&values](size_t begin, size_t end) {
-    return Cluster{Percentile({values.begin() + begin, values.begin() + end}, 0.5),
-                   static_cast<int>(end - begin)};
+    return TimeCluster{Percentile({values.begin() + begin, values.begin() + end}, 0.5),
+                       static_cast<int>(end - begin)};
   };
-  const Cluster low = cluster(0, cut);
-  const Cluster high = cluster(cut, values.size());
+  const TimeCluster low = cluster(0, cut);
+  const TimeCluster high = cluster(cut, values.size());
   if (high.p50 < kApart * low.p50) return {};
   return {low, high};
 }

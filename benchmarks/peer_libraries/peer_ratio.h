@@ -29,7 +29,7 @@ MedianSpread SpreadOfMedian(std::vector<double> values);
 std::string DescribeInterval(int rounds);
 
 // Values near each other, far from the others.
-struct Cluster {
+struct TimeCluster {
   double p50 = 0;
   int count = 0;
 };
@@ -38,7 +38,7 @@ struct Cluster {
 // each job how it runs: the widest gap between neighbours is wider than either side of it, each
 // side has two values or more, and their medians differ by half or more. A median of all says
 // nothing then. Otherwise none. In rising order.
-std::vector<Cluster> FindTwoClusters(std::vector<double> values);
+std::vector<TimeCluster> FindTwoClusters(std::vector<double> values);
 
 // theirs[i] / ours[i]: how many times as fast we were in round i. Both have one positive time per
 // round.

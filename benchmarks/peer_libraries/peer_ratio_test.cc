@@ -62,7 +62,7 @@ TEST(PeerRatioTest, ManyRoundsLeaveOutliersOutsideTheInterval) {
 
 // The median of such times, 31.1, is that of neither.
 TEST(PeerRatioTest, TimesThatFallApartAreTwoClusters) {
-  const std::vector<Cluster> clusters =
+  const std::vector<TimeCluster> clusters =
       FindTwoClusters({24.2, 84.8, 91.9, 25.5, 26.0, 31.1, 24.1, 85.8, 88.5});
   ASSERT_EQ(clusters.size(), 2u);
   EXPECT_DOUBLE_EQ(clusters[0].p50, 25.5);

@@ -8,7 +8,7 @@
 #include "benchmarks/exchange/sync_bench_report.h"
 #include "benchmarks/peer_libraries/peer_ratio.h"
 #include "benchmarks/records/aggregate.h"
-#include "benchmarks/records/table.h"
+#include "benchmarks/records/terminal.h"
 #include "core/base/byte_sizes.h"
 
 namespace gradsync {
@@ -94,7 +94,7 @@ std::string RatioCell(const proto::PeerRatio& ratio) {
 
 // "two clusters, with medians of 25.50 ms (5 rounds) and 87.15 ms (4)"; empty when there are none.
 std::string DescribeClusters(const std::vector<double>& times) {
-  const std::vector<Cluster> clusters = FindTwoClusters(times);
+  const std::vector<TimeCluster> clusters = FindTwoClusters(times);
   if (clusters.empty()) return "";
   return absl::StrCat("two clusters, with medians of ", Milliseconds(clusters[0].p50), " ms (",
                       clusters[0].count, " rounds) and ", Milliseconds(clusters[1].p50), " ms (",

@@ -4,20 +4,23 @@
 #include <cstdio>
 #include <iterator>
 #include <limits>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "benchmarks/options/flag_checks.h"
-#include "benchmarks/options/shared_gpu.h"
+#include "benchmarks/options/placed_job.h"
 #include "benchmarks/ranks/rank_spec.h"
 #include "benchmarks/records/aggregate.h"
-#include "benchmarks/records/ran_as_asked.h"
+#include "benchmarks/records/run_job.h"
 #include "core/base/byte_sizes.h"
 #include "core/base/status_macros.h"
 #include "core/plan/placement.h"
@@ -99,6 +102,37 @@ absl::StatusOr<std::string> ReadAnswer(bool (*expected)(absl::string_view), Dead
     if (absl::StartsWith(line, "cannot run")) return absl::UnavailableError(line);
     std::printf("%s\n", line.c_str());
   }
+}
+
+constexpr int kTurns = 3;  // of each in a comparison; one more before them, to warm up
+
+// Lets both take turns alternately, tells the times and returns whether the challenger wins. One
+// whose turn fails loses; its times are not looked at.
+bool Wins(int steps, const std::function<void(absl::string_view)>& progress,
+          TrainingContestant* challenger, TrainingContestant* best) {
+  const std::string trying = absl::StrCat("trying ", challenger->run().settings());
+  std::vector<double> mine;
+  std::vector<double> theirs;
+  for (int turn = 0; turn <= kTurns; ++turn) {
+    const absl::StatusOr<double> held = best->TakeTurn(steps);
+    if (!held.ok()) {
+      progress(absl::StrCat(trying, ": beside it failed ", held.status().message()));
+      return true;
+    }
+    const absl::StatusOr<double> tried = challenger->TakeTurn(steps);
+    if (!tried.ok()) {
+      progress(absl::StrCat(trying, ": ", tried.status().message()));
+      return false;
+    }
+    if (turn == 0) continue;
+    mine.push_back(*held);
+    theirs.push_back(*tried);
+  }
+  const double held = Percentile(mine, 0.5);
+  const double tried = Percentile(theirs, 0.5);
+  progress(absl::StrFormat("%s: %.1f ms, beside %.1f ms with %s", trying, tried, held,
+                           best->run().settings()));
+  return tried < held;
 }
 
 }  // namespace
@@ -295,6 +329,28 @@ absl::StatusOr<double> TrainingContestant::TakeTurn(int steps) {
     end = std::max(end, turn.second);
   }
   return (end - begin) * 1e-3 / steps;
+}
+
+absl::StatusOr<TrainingContestant> StartFastest(
+    const PeerTrainingOptions& options, const PyTorchRow& row,
+    const std::function<void(absl::string_view)>& progress) {
+  std::vector<std::string> all = {row.settings};
+  all.insert(all.end(), row.other_settings.begin(), row.other_settings.end());
+  absl::StatusOr<TrainingContestant> best;  // until one runs, why the first one does not
+  for (size_t i = 0; i < all.size(); ++i) {
+    PyTorchRow tried = row;
+    tried.settings = all[i];
+    absl::StatusOr<TrainingContestant> challenger =
+        TrainingContestant::StartPyTorch(options, tried);
+    if (!challenger.ok()) {
+      progress(absl::StrCat("trying ", row.name, " ", all[i], ": ", challenger.status().message()));
+    }
+    const bool wins = challenger.ok() &&
+                      (!best.ok() || Wins(options.steps_per_round, progress, &*challenger, &*best));
+    if (wins || i == 0) best = std::move(challenger);
+  }
+  if (best.ok() && all.size() > 1) best->AddNote(absl::StrCat("fastest of ", all.size()));
+  return best;
 }
 
 }  // namespace gradsync

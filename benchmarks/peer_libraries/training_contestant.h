@@ -5,16 +5,18 @@
 #define GRADSYNC_BENCHMARKS_PEER_LIBRARIES_TRAINING_CONTESTANT_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "benchmarks/peer_libraries/training_options.h"
-#include "benchmarks/ranks/interactive_process.h"
+#include "benchmarks/ranks/processes.h"
 #include "benchmarks/records/nccl_log.h"
 #include "core/base/deadline.h"
 #include "core/plan/job_spec.h"
@@ -38,7 +40,7 @@ struct PyTorchRow {
   std::string name;  // "pytorch ddp best"
   std::string settings;
   std::string backend = "auto";
-  std::vector<std::string> other_settings = {};  // to be tried too (fastest_setting.h)
+  std::vector<std::string> other_settings = {};  // to be tried too (StartFastest())
 };
 
 // Those that the options ask for, or all that make sense:
@@ -98,6 +100,17 @@ class TrainingContestant {
   absl::optional<NcclLog> nccl_log_;
   proto::Run run_;
 };
+
+// Starts `row` with each of its settings and returns the fastest, ready for its turns; its record
+// says of how many it is. Each challenges the fastest so far: both live side by side, take a few
+// turns alternately, and the one with the longer median ends, so never more than two have memory.
+// The first setting wins where there is nothing to choose. One that cannot run is out, and
+// `progress` is told why, as it is told every comparison. Blocks.
+//
+// Errors: those of TrainingContestant::StartPyTorch for the first setting, when none runs.
+absl::StatusOr<TrainingContestant> StartFastest(
+    const PeerTrainingOptions& options, const PyTorchRow& row,
+    const std::function<void(absl::string_view)>& progress);
 
 }  // namespace gradsync
 

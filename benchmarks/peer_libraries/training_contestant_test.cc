@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -15,8 +16,11 @@ namespace gradsync {
 namespace {
 
 using ::testing::AllOf;
+using testing::AllOf;
 using ::testing::ElementsAre;
+using testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::HasSubstr;
 using ::testing::Not;
 
 PeerTrainingOptions Options(bool on_gpu, int ranks) {
@@ -55,10 +59,9 @@ TEST(TrainingContestantTest, RowsAreThoseThatMakeSense) {
   EXPECT_THAT(Names(OurRows(options)), ElementsAre("ring/nccl", "ring/nccl eager"));
   EXPECT_THAT(Names(OurRows(Options(true, 2))),
               ElementsAre("ring/nccl", "ring/nccl eager", "local/"));
-  EXPECT_THAT(
-      Names(PyTorchRows(options)),
-      ElementsAre("pytorch ddp best", "pytorch ddp", "pytorch ddp compiled", "pytorch ddp graphs",
-                  "pytorch ddp compiled graphs"));
+  EXPECT_THAT(Names(PyTorchRows(options)),
+              ElementsAre("pytorch ddp best", "pytorch ddp", "pytorch ddp compiled",
+                          "pytorch ddp graphs", "pytorch ddp compiled graphs"));
   options.links = {Link::kNccl, Link::kShm};
   options.topologies = {Topology::kRing, Topology::kPs};
   EXPECT_THAT(Names(OurRows(options)),
@@ -153,6 +156,68 @@ TEST_F(PyTorchTest, RanksThatShareAGpuAreHostsOfTheirOwnToNccl) {
   ASSERT_TRUE(contestant.ok()) << contestant.status();
   EXPECT_EQ(contestant->run().settings(), " on other: cudnn_benchmark");
   EXPECT_EQ(contestant->run().invalid(), "");
+}
+
+// The setting says how long a step takes, in milliseconds; "broken" does not start, "tired" fails
+// at its turn.
+constexpr char kScript[] = R"(
+  for argument; do
+    case "$argument" in --settings=*) setting=${argument#*=};; esac
+  done
+  if [ "$setting" = broken ]; then echo cannot run: it is broken; exit; fi
+  echo "ready torch 9|cpu|||$setting"
+  while read steps; do
+    if [ "$setting" = tired ]; then echo cannot run: it is tired; exit; fi
+    echo 0 $((setting * 1000 * steps))
+  done)";
+
+struct Tried {
+  absl::Status status;
+  std::string settings;  // of the winner
+  std::vector<std::string> lines;
+};
+
+Tried Try(const std::string& first, const std::vector<std::string>& others) {
+  PeerTrainingOptions options;
+  options.ranks = 1;
+  options.environment = [](absl::string_view) { return absl::optional<std::string>(); };
+  options.python = "/bin/sh";
+  options.script = testing::TempDir() + "/script.sh";
+  std::ofstream(options.script) << kScript;
+  Tried tried;
+  const auto winner =
+      StartFastest(options, {"pytorch", first, "auto", others},
+                   [&tried](absl::string_view line) { tried.lines.emplace_back(line); });
+  tried.status = winner.status();
+  if (winner.ok()) tried.settings = winner->run().settings();
+  return tried;
+}
+
+TEST(FastestSettingTest, TheFastestIsKeptAndEveryComparisonIsTold) {
+  const Tried tried = Try("30", {"20", "25"});
+  EXPECT_EQ(tried.settings, "torch 9: 20 (fastest of 3)");
+  EXPECT_THAT(tried.lines,
+              ElementsAre("trying torch 9: 20: 20.0 ms, beside 30.0 ms with torch 9: 30",
+                          "trying torch 9: 25: 25.0 ms, beside 20.0 ms with torch 9: 20"));
+}
+
+TEST(FastestSettingTest, OneSettingIsTakenAsItIs) {
+  const Tried tried = Try("30", {});
+  EXPECT_EQ(tried.settings, "torch 9: 30");
+  EXPECT_THAT(tried.lines, testing::IsEmpty());
+}
+
+TEST(FastestSettingTest, SettingsThatCannotRunAreOut) {
+  EXPECT_EQ(Try("broken", {"20"}).settings, "torch 9: 20 (fastest of 2)");
+  EXPECT_EQ(Try("20", {"broken"}).settings, "torch 9: 20 (fastest of 2)");
+  EXPECT_EQ(Try("tired", {"20"}).settings, "torch 9: 20 (fastest of 2)");
+  const Tried tried = Try("20", {"tired"});
+  EXPECT_EQ(tried.settings, "torch 9: 20 (fastest of 2)");
+  EXPECT_THAT(tried.lines, ElementsAre(AllOf(HasSubstr("tired"), HasSubstr("it is tired"))));
+}
+
+TEST(FastestSettingTest, WhenNoneRunsTheErrorIsThatOfTheFirst) {
+  EXPECT_EQ(Try("broken", {"broken"}).status, absl::UnavailableError("cannot run: it is broken"));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ struct PeerTrainingOptions {
   int rounds = 15;       // measured turns of each contestant
   int steps_per_round = 3;
   ComputeFlags compute;    // of both sides; the device resolved
-  int ranks_per_gpu = 1;   // more: a test mode (shared_gpu.h)
+  int ranks_per_gpu = 1;   // more: a test mode (placed_job.h)
   int pixels = 32;         // height and width of images
   int loader_threads = 0;  // of our ranks, 0: as //worker has it; PyTorch's batches are made before
   NcclLog::Lookup environment;  // this process's own

@@ -1,4 +1,5 @@
-// What the simulator says about a job whose model is cut into stages or slices.
+// What the simulator says about a job whose model is cut into stages or slices, and what `predict`
+// prints of it.
 
 #ifndef GRADSYNC_BENCHMARKS_PREDICTION_MESH_PREDICTION_H_
 #define GRADSYNC_BENCHMARKS_PREDICTION_MESH_PREDICTION_H_
@@ -45,6 +46,16 @@ struct PredictedMesh {
 // without parameters; those of SimulatePipeline().
 absl::StatusOr<proto::Run> PredictMesh(const std::vector<proto::StepProfile>& profiles,
                                        const PredictedMesh& mesh);
+
+// A table of predicted runs of meshes. Of those with the same workers and bandwidth the one with
+// most samples per second is marked, or all within 1 % of it. Pure.
+std::string MeshTable(const google::protobuf::RepeatedPtrField<proto::Run>& runs);
+
+// One sentence: which arrangement of the workers is fastest at the bandwidth of the last run, and
+// what it gains over data parallelism alone, if that is among them. Arrangements within 1 % count
+// as equal, and of these the one with the fewest stages, then the fewest hosts, then the one that
+// keeps least in memory wins. Errors: INVALID_ARGUMENT for no runs.
+absl::StatusOr<std::string> AdviseMesh(const google::protobuf::RepeatedPtrField<proto::Run>& runs);
 
 }  // namespace gradsync
 

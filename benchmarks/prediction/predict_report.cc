@@ -10,7 +10,7 @@
 #include "absl/types/optional.h"
 #include "benchmarks/options/placed_job.h"
 #include "benchmarks/records/run_job.h"
-#include "benchmarks/records/table.h"
+#include "benchmarks/records/terminal.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {

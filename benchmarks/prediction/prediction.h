@@ -6,6 +6,7 @@
 #define GRADSYNC_BENCHMARKS_PREDICTION_PREDICTION_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -27,8 +28,8 @@ struct PredictedJob {
   // Per worker; 0: the profile's. Forward and backward are taken to grow with it.
   int64_t batch_size = 0;
   double compute_scale = 1;  // multiplies forward, backward and update
-  // With replicas in each process (placed.arrangement.data_parallel), which share the worker's batch
-  // out and compute at the same time: what passes between device 0 and all others together.
+  // With replicas in each process (placed.arrangement.data_parallel), which share the worker's
+  // batch out and compute at the same time: what passes between device 0 and all others together.
   double device_bytes_per_second = 8e9;
   // Of each worker, simulated where steps differ: under ssp, asp and slowness_of_step.
   int steps = 50;
@@ -61,6 +62,17 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
 // The measured exchanges among `runs` (sync_bench --json) that a calibration can use: by gradsync,
 // with a bandwidth, valid, nothing wrong. Errors: INVALID_ARGUMENT for one that cannot have been.
 absl::StatusOr<std::vector<Probe>> ProbesOf(const proto::RunRecords& records);
+
+// Constants fitted to the exchanges that a file has, written by `sync_bench --bandwidth --json`:
+// latency and what messages and steps cost, the others as in `start`, the rate factor that of bare
+// TCP where the file has one; and where `start` has cores that hosts share, what they spend, from
+// how busy those of the probed machine were. Thread-safe; blocks to read and to compute.
+// Errors: INVALID_ARGUMENT naming --probe when the file cannot be read, has no usable exchanges or
+// not enough of them.
+absl::StatusOr<Calibration> FitProbe(const std::string& path, LinkConstants start);
+
+// "probe: rate_factor 0.950, latency 50 us, ...; its own times within 1.0 %".
+std::string FormatCalibration(const Calibration& calibration);
 
 }  // namespace gradsync
 

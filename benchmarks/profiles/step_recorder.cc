@@ -1,22 +1,42 @@
 #include "benchmarks/profiles/step_recorder.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <exception>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "ATen/ops/ones_like.h"
+#include "ATen/ops/randn.h"
+#include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
-#include "benchmarks/profiles/lone_slice_link.h"
+#include "absl/time/time.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/machine_info.h"
+#include "core/base/monotonic_time.h"
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
 #include "core/group/side_channel.h"
 #include "core/pipeline/slice_place.h"
+#include "core/pipeline/stage_inlet.h"
 #include "core/plan/precision.h"
 #include "core/sync/local_sync.h"
-#include "worker/models/model_table.h"
+#include "torch/csrc/autograd/autograd.h"
+#include "worker/data/dataset.h"
+#include "worker/data/tokens.h"
+#include "worker/models/create_model.h"
+#include "worker/models/model.h"
+#include "worker/models/model_options.h"
+#include "worker/models/slices.h"
 #include "worker/train/compute_options.h"
+#include "worker/train/count_tensor_memory.h"
+#include "worker/train/forward.h"
+#include "worker/train/job_inputs.h"
+#include "worker/train/slice_channel.h"
+#include "worker/train/tensor_memory.h"
 
 namespace gradsync {
 namespace {
@@ -30,7 +50,9 @@ double MedianUs(const std::vector<StepReport>& steps,
 }
 
 // A tenth of a microsecond is enough, and makes a file that people can read.
-double Rounded(double us) { return static_cast<double>(static_cast<int64_t>(us * 10 + 0.5)) / 10; }
+double Rounded(double value) {
+  return static_cast<double>(static_cast<int64_t>(value * 10 + 0.5)) / 10;
+}
 
 std::string Note(const TrainerOptions& options, const Plan& plan, size_t steps) {
   const ComputeOptions& compute = options.compute;
@@ -44,6 +66,79 @@ std::string Note(const TrainerOptions& options, const Plan& plan, size_t steps) 
                           ? ""
                           : absl::StrCat(", ", PrecisionName(compute.precision)),
                       compute.channels_last ? ", channels-last" : "");
+}
+
+class LoneSliceLink : public SliceLink {
+ public:
+  explicit LoneSliceLink(int slices) : slices_(slices) {}
+
+  int slice() const override { return 0; }
+  int slices() const override { return slices_; }
+
+  absl::Status Connect(const std::string&, Deadline) override { return absl::OkStatus(); }
+
+  absl::StatusOr<at::Tensor> Sum(const at::Tensor& own, Deadline) override {
+    return own.detach().clone();
+  }
+  absl::StatusOr<at::Tensor> SumPart(const at::Tensor& own, Deadline) override {
+    return own.detach().select(0, 0).clone();
+  }
+  absl::StatusOr<std::vector<at::Tensor>> Gather(const at::Tensor& own, Deadline) override {
+    return std::vector<at::Tensor>(slices_, own.detach());
+  }
+
+  absl::Status Finish(Deadline) override { return absl::OkStatus(); }
+
+  int64_t bytes_sent() const override { return 0; }
+  int64_t bytes_received() const override { return 0; }
+
+ private:
+  const int slices_;
+};
+
+at::Tensor ExampleOf(const JobData& data, int64_t samples) {
+  if (data.tokens != nullptr) return at::zeros({samples, data.tokens->context()}, at::kLong);
+  const ImageShape shape = data.images->shape();
+  return at::randn({samples, shape.channels, shape.height, shape.width});
+}
+
+// The peak of nothing is what is there.
+int64_t BytesNow(TensorMemory& memory) {
+  memory.StartPeak();
+  return memory.PeakBytes();
+}
+
+double Microseconds(MonotonicTime from) {
+  return absl::ToDoubleMicroseconds(MonotonicTime::Now() - from);
+}
+
+struct BlockRuns {
+  std::vector<double> forward_us;
+  std::vector<double> backward_us;
+  int64_t output_bytes = 0;
+  int64_t kept_bytes = 0;
+};
+
+// Each block's backward follows its forward, so its input is what stays of the blocks before.
+void RunBlocks(const ComputeOptions& compute, Model& model, at::Tensor x, TensorMemory& memory,
+               std::vector<BlockRuns>* blocks) {
+  for (size_t b = 0; b < blocks->size(); ++b) {
+    BlockRuns& block = (*blocks)[b];
+    std::unique_ptr<StageInlet> inlet;
+    if (b > 0) inlet = std::make_unique<StageInlet>(x);
+    const int64_t before = BytesNow(memory);
+    const MonotonicTime start = MonotonicTime::Now();
+    at::Tensor y = ForwardBlocks(compute, model, static_cast<int>(b), static_cast<int>(b) + 1,
+                                 b > 0 ? inlet->input() : x);
+    block.forward_us.push_back(Microseconds(start));
+    block.kept_bytes = std::max<int64_t>(0, BytesNow(memory) - before);
+    block.output_bytes = static_cast<int64_t>(y.nbytes());
+    const at::Tensor gradient = at::ones_like(y);
+    const MonotonicTime turn = MonotonicTime::Now();
+    if (y.requires_grad()) torch::autograd::backward({y}, {gradient});
+    block.backward_us.push_back(Microseconds(turn));
+    x = y.detach();
+  }
 }
 
 }  // namespace
@@ -120,6 +215,58 @@ absl::StatusOr<proto::StepProfile> RecordStep(
     profile.mutable_gpt()->set_context(options.model.gpt_context);
   }
   return profile;
+}
+
+std::unique_ptr<SliceLink> NewLoneSliceLink(int slices) {
+  return std::make_unique<LoneSliceLink>(slices);
+}
+
+absl::Status RecordBlocks(const TrainerOptions& options, proto::StepProfile* profile) {
+  const int64_t runs = options.steps - options.warmup_steps;
+  if (runs < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("runs of blocks: expected at least 1 after ",
+                                                   options.warmup_steps, " others, found ",
+                                                   options.steps, " in all"));
+  }
+  GS_ASSIGN_OR_RETURN(const JobData data, OpenJobData(options.model, options.data, Split::kTrain));
+  GS_ASSIGN_OR_RETURN(const ModelOptions fitting, FitModel(options.model, data));
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<Model> model, CreateModel(fitting));
+  SetMemoryFormat(options.compute, *model);
+  const int slices = options.pipeline.mesh.size(MeshDimension::kTensor);
+  const std::unique_ptr<SliceLink> lone = NewLoneSliceLink(slices);
+  SliceChannel channel(lone.get(), options.timeout, /*activity=*/nullptr);
+  if (slices > 1) {
+    GS_RETURN_IF_ERROR(SliceModel(*model, {&channel, options.pipeline.split_sequence}));
+  }
+  std::vector<BlockRuns> blocks(model->blocks().size());
+  const std::unique_ptr<TensorMemory> memory = CountTensorMemory(/*gpu=*/nullptr);
+  try {
+    for (int64_t run = 0; run < options.steps; ++run) {
+      if (run == options.warmup_steps) {
+        for (BlockRuns& block : blocks) {
+          block.forward_us.clear();
+          block.backward_us.clear();
+        }
+      }
+      model->BeginStep(static_cast<uint64_t>(run));
+      RunBlocks(options.compute, *model, ExampleOf(data, options.batch_size), *memory, &blocks);
+    }
+  } catch (const std::exception& e) {
+    return absl::InternalError(absl::StrCat("recording blocks: LibTorch: ", e.what()));
+  }
+  const auto samples = static_cast<double>(options.batch_size);
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const ModelBlock& block = model->blocks()[b];
+    proto::ProfiledBlock& added = *profile->add_blocks();
+    added.set_name(block.name);
+    added.set_recomputes(block.recompute);
+    added.set_forward_us(Rounded(Percentile(blocks[b].forward_us, 0.5)));
+    added.set_backward_us(Rounded(Percentile(blocks[b].backward_us, 0.5)));
+    added.set_output_bytes(Rounded(static_cast<double>(blocks[b].output_bytes) / samples));
+    added.set_kept_bytes(Rounded(static_cast<double>(blocks[b].kept_bytes) / samples));
+    for (const std::string& name : model->ParametersOf(block)) added.add_tensors(name);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace gradsync

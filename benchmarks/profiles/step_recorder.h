@@ -4,12 +4,16 @@
 #define GRADSYNC_BENCHMARKS_PROFILES_STEP_RECORDER_H_
 
 #include <functional>
+#include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/pipeline/slice_link.h"
 #include "core/plan/plan.h"
 #include "proto/step_profile.pb.h"
 #include "worker/train/trainer.h"
+#include "worker/train/trainer_options.h"
 
 namespace gradsync {
 
@@ -26,13 +30,27 @@ absl::StatusOr<proto::StepProfile> MedianStep(const Plan& plan,
 // and synchronising is set here. `on_step` is called after each step. Blocks until all are done.
 //
 // Where `options.pipeline` has slices, one of them trains as it would among the others, whose part
-// of each exchange is there at once (lone_slice_link.h).
+// of each exchange is there at once (NewLoneSliceLink()).
 //
 // Gradients are timed where the job has them: copied into their bucket, which is what the launch
 // of an exchange waits for. Everything that describes the measurement is set but the command.
 // Errors: those of Trainer.
 absl::StatusOr<proto::StepProfile> RecordStep(
     TrainerOptions options, const std::function<void(const StepReport&)>& on_step);
+
+// A SliceLink of slice 0 of `slices`, of which the others are not there: for who measures what a
+// slice computes. An exchange returns at once. Others are taken to bring zeros to sums, and what
+// this slice brings to gathers, so a model trains, to no purpose, with numbers of the usual size.
+// Never fails.
+std::unique_ptr<SliceLink> NewLoneSliceLink(int slices);
+
+// Adds the blocks of the model to `profile`, which RecordStep() made with the same options: forward
+// and backward of each by itself, in training, as a stage of a pipeline runs it, medians of as many
+// runs as `options` have steps after `warmup_steps` others. From here on tensors of this process
+// are counted (worker/train/count_tensor_memory.h). Blocks until all is done. Errors: those of
+// OpenJobData() and CreateModel(); INTERNAL when LibTorch throws; INVALID_ARGUMENT for options that
+// leave no run, and for a tensor of a block that the profile does not have.
+absl::Status RecordBlocks(const TrainerOptions& options, proto::StepProfile* profile);
 
 }  // namespace gradsync
 

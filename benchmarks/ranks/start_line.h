@@ -1,13 +1,29 @@
+// How the ranks of benchmarks begin together and measure time.
+
 #ifndef GRADSYNC_BENCHMARKS_RANKS_START_LINE_H_
 #define GRADSYNC_BENCHMARKS_RANKS_START_LINE_H_
+
+#include <time.h>
 
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/base/deadline.h"
+#include "core/base/process_cpu_time.h"
 
 namespace gradsync {
+
+// Thread-safe, as the next: CLOCK_MONOTONIC, which is the same for all processes of a host.
+inline double MonotonicMicroseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
+}
+
+// Of this process, all threads.
+inline double CpuSeconds() { return absl::ToDoubleSeconds(ProcessCpuTime()); }
 
 // Where the processes of one host wait for each other, so that all begin an iteration within some
 // microseconds: a barrier through the network would end at different times on different ranks,

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "benchmarks/ranks/clocks.h"
 #include "core/base/deadline.h"
 #include "gtest/gtest.h"
 

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
+#include <memory>
 #include <thread>
 
 #include "absl/base/config.h"
@@ -15,7 +17,6 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "benchmarks/records/machine_load.h"
 #include "core/base/compiler_name.h"
 #include "google/protobuf/stubs/common.h"
 #include "grpcpp/version_info.h"
@@ -102,6 +103,32 @@ std::string BusyWarning(double busy_cores) {
   return absl::StrFormat(
       "WARNING: other programs keep %.1f cores busy, so times say little; end them first",
       busy_cores);
+}
+
+MachineLoad::MachineLoad() : start_(Read()) {}
+
+double MachineLoad::BusyCoreSeconds() const { return Read().busy - start_.busy; }
+
+double MachineLoad::CoreSeconds() const { return Read().all - start_.all; }
+
+// The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq and steal, in ticks.
+MachineLoad::Times MachineLoad::Read() {
+  const std::unique_ptr<FILE, void (*)(FILE*)> file(std::fopen("/proc/stat", "re"),
+                                                    [](FILE* f) { std::fclose(f); });
+  long long ticks[8] = {};
+  Times times;
+  if (file == nullptr ||
+      std::fscanf(file.get(), "cpu %lld %lld %lld %lld %lld %lld %lld %lld", &ticks[0], &ticks[1],
+                  &ticks[2], &ticks[3], &ticks[4], &ticks[5], &ticks[6], &ticks[7]) != 8) {
+    return times;
+  }
+  // Whole ticks until the end: a difference of quotients may be less than none.
+  long long all = 0;
+  for (long long t : ticks) all += t;
+  const double ticks_per_second = static_cast<double>(sysconf(_SC_CLK_TCK));
+  times.all = static_cast<double>(all) / ticks_per_second;
+  times.busy = static_cast<double>(all - ticks[3] - ticks[4]) / ticks_per_second;
+  return times;
 }
 
 }  // namespace gradsync

@@ -30,6 +30,25 @@ double BusyCores(absl::Duration interval);
 // "" when next to nothing is busy, otherwise a line that begins with WARNING.
 std::string BusyWarning(double busy_cores);
 
+// How much of this machine's cores was used since this object was made, by whomever, the kernel's
+// work for network interfaces included. In steps of some 10 ms. Thread-safe; does not block.
+class MachineLoad {
+ public:
+  MachineLoad();
+
+  double BusyCoreSeconds() const;
+  double CoreSeconds() const;  // all there were, idle ones included; 0 when the system does not say
+
+ private:
+  struct Times {
+    double busy = 0;
+    double all = 0;
+  };
+  static Times Read();
+
+  const Times start_;
+};
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_BENCHMARKS_RECORDS_MACHINE_INFO_H_

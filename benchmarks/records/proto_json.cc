@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "benchmarks/options/flag_checks.h"
 #include "core/base/regular_file.h"
 #include "core/base/status_macros.h"
 #include "core/base/write_file.h"
@@ -45,6 +46,12 @@ absl::Status ReadJson(const std::string& path, google::protobuf::Message* messag
                         absl::StrCat("cannot read ", path, ": ", text.status().message()));
   }
   return ParseJson(*text, path, message);
+}
+
+absl::Status WriteRecords(const std::string& path, const proto::RunRecords& records) {
+  if (path.empty()) return absl::OkStatus();
+  const absl::Status written = WriteJson(path, records);
+  return written.ok() ? written : Named("json", written);
 }
 
 }  // namespace gradsync

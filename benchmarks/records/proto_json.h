@@ -1,4 +1,4 @@
-// Messages of proto/ as JSON text and back.
+// Messages of proto/ as JSON text and back, and the files that have them.
 
 #ifndef GRADSYNC_BENCHMARKS_RECORDS_PROTO_JSON_H_
 #define GRADSYNC_BENCHMARKS_RECORDS_PROTO_JSON_H_
@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
 #include "google/protobuf/message.h"
+#include "proto/run_record.pb.h"
 
 namespace gradsync {
 
@@ -43,6 +44,12 @@ absl::Status ParseMetrics(const std::vector<std::string>& texts, absl::string_vi
   }
   return absl::OkStatus();
 }
+
+// Replaces the file that a benchmark's --json names by `records`; no file without a path. Called
+// before anything is measured, too, so that a path that cannot be written is found in time.
+// Thread-safe for different paths.
+// Errors: INVALID_ARGUMENT naming --json.
+absl::Status WriteRecords(const std::string& path, const proto::RunRecords& records);
 
 }  // namespace gradsync
 

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "benchmarks/replay/mesh_spec.h"
 #include "core/base/write_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

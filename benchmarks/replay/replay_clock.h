@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <time.h>
 
-#include "benchmarks/ranks/clocks.h"
+#include "benchmarks/ranks/start_line.h"
 
 namespace gradsync {
 

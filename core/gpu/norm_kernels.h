@@ -1,6 +1,6 @@
 // Batch normalisation in training with what follows it (the addition of a residual, ReLU), in as
 // few passes over memory as the arithmetic allows: on a GPU these layers cost what their bytes
-// cost. Free of LibTorch; worker/models/fused_norm.h is what models call.
+// cost. Free of LibTorch; worker/models/image_kernels.h is what models call.
 //
 // Tensors are [rows, channels] with channels next to each other: images in channels-last format,
 // rows = N * H * W. With E elements of two bytes, in units of 2E bytes:

@@ -13,7 +13,7 @@
 namespace gradsync {
 
 // This rank's place among those that compute slices of the same layers, and the collectives that
-// they meet in. What these do, worker/models/slice_exchange.h says of the methods of the same
+// they meet in. What these do, worker/models/slices.h says of the methods of the same
 // names: all slices call them in the same order, and what is added up is added in the order of
 // slices, ((x0 + x1) + x2) + ..., whatever the link, so the bits are the same in every run and on
 // all ranks.

@@ -9,7 +9,7 @@
 namespace gradsync {
 
 // Of convolutions and matrix products, and of what passes between them. Parameters, gradients,
-// buckets and the loss are fp32 in each. worker/train/precision.h says which devices offer which.
+// buckets and the loss are fp32 in each. worker/train/compute_options.h says which devices offer which.
 enum class Precision { kFp32, kBf16, kFp16 };
 
 // "fp32", "bf16" or "fp16".

@@ -12,7 +12,7 @@ constexpr int64_t kBytes = 4;  // of a number
 constexpr int64_t kLossNumbers = 2;
 
 // The exchanges where the computation of all slices becomes that of each ("enter"), and back
-// ("leave"); worker/models/slice_functions.h.
+// ("leave"); worker/models/slices.h.
 class Meetings {
  public:
   Meetings(const SlicedGpt& gpt, int64_t samples)

@@ -7,7 +7,7 @@
 //   DIR/best -> step_00000080      the one that the job thinks best, if it says so
 //   DIR/.writing_00000160/         one that is being written, or was when a writer was killed
 //
-//   DIR/.lock                      kept by the job that writes (worker/checkpoint/folder_lock.h)
+//   DIR/.lock                      kept by the job that writes (worker/checkpoint/file_system.h)
 //
 // Each file is written and synced, then the manifest; then the folder .writing_ is synced, gets its
 // name, and DIR is synced; only then `latest` is replaced, by a rename too.

@@ -22,7 +22,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/checkpoint/file_system.h"
-#include "worker/checkpoint/folder_lock.h"
 #include "worker/checkpoint/watched_file_system.h"
 
 namespace gradsync {

@@ -1,6 +1,8 @@
 // The file formats without Python: what is written is read again, and a file that was cut, changed
 // or made to deceive is refused. tests/checkpoint_python_test.cc has the same with PyTorch.
 
+#include "worker/checkpoint/file_formats.h"
+
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -20,13 +22,9 @@
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/checkpoint/crc32.h"
 #include "worker/checkpoint/host_tensor.h"
 #include "worker/checkpoint/read_weights.h"
-#include "worker/checkpoint/safetensors.h"
-#include "worker/checkpoint/torch_file.h"
 #include "worker/checkpoint/unpickler.h"
-#include "worker/checkpoint/weight_dict.h"
 #include "worker/checkpoint/zip_archive.h"
 
 namespace gradsync {

@@ -19,9 +19,8 @@
 #include "absl/strings/str_split.h"
 #include "core/base/status_macros.h"
 #include "re2/re2.h"
+#include "worker/checkpoint/file_formats.h"
 #include "worker/checkpoint/file_system.h"
-#include "worker/checkpoint/safetensors.h"
-#include "worker/checkpoint/torch_file.h"
 
 namespace gradsync {
 namespace {

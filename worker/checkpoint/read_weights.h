@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker/checkpoint/file_formats.h"
 #include "worker/checkpoint/host_tensor.h"
-#include "worker/checkpoint/weight_dict.h"
 
 namespace gradsync {
 

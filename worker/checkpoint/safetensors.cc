@@ -1,5 +1,3 @@
-#include "worker/checkpoint/safetensors.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,6 +13,7 @@
 #include "core/base/utf8.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
+#include "worker/checkpoint/file_formats.h"
 
 namespace gradsync {
 namespace {

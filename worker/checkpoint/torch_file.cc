@@ -1,5 +1,3 @@
-#include "worker/checkpoint/torch_file.h"
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -13,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "core/base/status_macros.h"
+#include "worker/checkpoint/file_formats.h"
 #include "worker/checkpoint/unpickler.h"
 #include "worker/checkpoint/zip_archive.h"
 

@@ -47,6 +47,9 @@ struct ZipEntry {
 // INVALID_ARGUMENT naming an entry that is there twice.
 absl::StatusOr<std::vector<ZipEntry>> ReadZip(absl::string_view archive);
 
+// The checksum of zip archives: CRC-32 with the polynomial 0x04C11DB7, reflected (ISO 3309).
+uint32_t Crc32(absl::string_view bytes);
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_WORKER_CHECKPOINT_ZIP_ARCHIVE_H_

@@ -16,7 +16,7 @@
 #include "worker/data/augment.h"
 #include "worker/data/dataset.h"
 #include "worker/data/sampler.h"
-#include "worker/data/token_dataset.h"
+#include "worker/data/tokens.h"
 
 namespace gradsync {
 

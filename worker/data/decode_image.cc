@@ -6,8 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
-#include "worker/data/decode_jpeg.h"
-#include "worker/data/decode_png.h"
 
 namespace gradsync {
 namespace {

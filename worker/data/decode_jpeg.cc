@@ -1,8 +1,8 @@
-#include "worker/data/decode_jpeg.h"
-
 #include <csetjmp>
 #include <cstddef>
 #include <cstdio>
+
+#include "worker/data/decode_image.h"
 // libjpeg's header needs size_t and FILE before it.
 #include <jerror.h>
 #include <jpeglib.h>

@@ -1,5 +1,3 @@
-#include "worker/data/decode_png.h"
-
 #include <png.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "worker/data/decode_image.h"
 
 namespace gradsync {
 namespace {

@@ -15,8 +15,8 @@
 #include "core/base/status_macros.h"
 #include "core/base/utf8.h"
 #include "worker/data/decode_image.h"
-#include "worker/data/random_crop.h"
 #include "worker/data/resample.h"
+#include "worker/data/rgb_image.h"
 
 namespace gradsync {
 namespace {

@@ -1,10 +1,13 @@
-// From the text of a --data flag to a dataset.
+// From the text of a --data flag to a dataset, and what is done about samples that cannot be read.
+
 #ifndef GRADSYNC_WORKER_DATA_OPEN_DATASET_H_
 #define GRADSYNC_WORKER_DATA_OPEN_DATASET_H_
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -13,10 +16,27 @@
 
 namespace gradsync {
 
+struct SkipDamagedOptions {
+  int64_t most = 0;  // how many samples may be damaged
+  // Told of each damaged sample, once, by any thread. May be null.
+  std::function<void(absl::string_view line)> say;
+};
+
+// `dataset`, in which a sample that cannot be read is replaced by the next one that can, by its
+// number, behind the last one by the first. So what is delivered for a number depends on the data
+// and on the key of its augmentation alone, as without damage: it is the same for each rank, thread
+// and restart. The dataset's size and identity stay what they are.
+//
+// Samples count as damaged when they are wanted, each once. The error for one too many is
+// DATA_LOSS, naming --skip_damaged and the sample; other errors than DATA_LOSS are the dataset's.
+// Thread-safe.
+std::shared_ptr<const ImageDataset> SkipDamaged(std::shared_ptr<const ImageDataset> dataset,
+                                                SkipDamagedOptions options);
+
 struct DatasetOptions {
   uint64_t seed = 0;          // of synthetic images
   ImageFolderOptions images;  // of image folders
-  // How many files of an image folder may be damaged (worker/data/skip_damaged.h); 0: a damaged
+  // How many files of an image folder may be damaged (SkipDamaged()); 0: a damaged
   // file is an error. `say` is told of them, on any thread; it may be null.
   int64_t skip_damaged = 0;
   std::function<void(absl::string_view line)> say;
@@ -31,6 +51,18 @@ struct DatasetOptions {
 // and ImageFolder::Open.
 absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_view spec, Split split,
                                                                 const DatasetOptions& options = {});
+
+// What became of a dataset's samples, each of which was read once.
+struct SampleReport {
+  // A line for each sample that cannot be read, and for each that is read with a warning, in the
+  // dataset's order.
+  std::vector<std::string> unreadable;
+  std::vector<std::string> warnings;
+};
+
+// Reads and decodes every sample once, on as many threads, at least 1. Blocks until that is done.
+// Errors: RESOURCE_EXHAUSTED if no thread can be started.
+absl::StatusOr<SampleReport> CheckSamples(const ImageDataset& dataset, int threads);
 
 }  // namespace gradsync
 

@@ -1,4 +1,6 @@
 // Tokens: text from a file, synthetic ones, and what --data makes of a spec.
+#include "worker/data/tokens.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -11,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/data/open_tokens.h"
 
 namespace gradsync {
 namespace {

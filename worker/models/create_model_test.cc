@@ -18,7 +18,7 @@
 #include "worker/models/dropout.h"
 #include "worker/models/loss.h"
 #include "worker/models/model.h"
-#include "worker/models/model_table.h"
+#include "worker/models/model_options.h"
 
 namespace gradsync {
 namespace {

@@ -1,7 +1,6 @@
 // A build without CUDA.
-#include "worker/models/fused_norm.h"
-
 #include "c10/util/Exception.h"
+#include "worker/models/image_kernels.h"
 
 namespace gradsync {
 

@@ -11,7 +11,7 @@
 #include "core/gpu/norm_kernels.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/custom_class.h"
-#include "worker/models/fused_norm.h"
+#include "worker/models/image_kernels.h"
 #include "worker/models/image_memory.h"
 
 namespace gradsync {

@@ -14,7 +14,7 @@
 #include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
 #include "c10/core/GradMode.h"
-#include "worker/models/sync_norm.h"
+#include "worker/models/batch_statistics.h"
 
 namespace gradsync {
 namespace {

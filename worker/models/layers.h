@@ -19,10 +19,9 @@
 #include "ATen/core/Tensor.h"
 #include "c10/core/GradMode.h"
 #include "torch/nn/module.h"
-#include "worker/models/fused_norm.h"
+#include "worker/models/batch_statistics.h"
+#include "worker/models/image_kernels.h"
 #include "worker/models/moment_exchange.h"
-#include "worker/models/pooled_moments.h"
-#include "worker/models/statistics_turns.h"
 
 namespace gradsync {
 
@@ -92,11 +91,11 @@ class BatchNorm2d : public torch::nn::Module {
   // (worker/models/checkpoint.h).
   void set_recomputing(bool recomputing) { recomputing_ = recomputing; }
 
-  // Whether to use FusedNorm (worker/models/fused_norm.h) where it takes the input. At first not.
+  // Whether to use FusedNorm (worker/models/image_kernels.h) where it takes the input. At first not.
   void set_fused(bool fused) { fused_ = fused; }
 
   // Whose batches' moments to normalise by in training: those of all who meet in `exchange`
-  // (worker/models/sync_norm.h), which must outlive the use of this layer; null, as at first: this
+  // (worker/models/batch_statistics.h), which must outlive the use of this layer; null, as at first: this
   // one's.
   void set_exchange(MomentExchange* exchange) { exchange_ = exchange; }
 
@@ -106,7 +105,7 @@ class BatchNorm2d : public torch::nn::Module {
 
   // While set, forward() in training notes the moments of its batches and leaves the buffers alone;
   // when it is no longer, they are updated once, as by one batch of all
-  // (worker/models/pooled_moments.h). Not with an exchange or turns, which update them with each
+  // (worker/models/batch_statistics.h). Not with an exchange or turns, which update them with each
   // batch all the same.
   void set_pooling(bool pooling);
 

@@ -1,7 +1,6 @@
 // A build without CUDA.
-#include "worker/models/max_pool.h"
-
 #include "ATen/ops/max_pool2d.h"
+#include "worker/models/image_kernels.h"
 
 namespace gradsync {
 

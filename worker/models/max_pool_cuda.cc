@@ -9,8 +9,8 @@
 #include "c10/cuda/CUDAStream.h"
 #include "core/gpu/pool_kernels.h"
 #include "torch/csrc/autograd/custom_function.h"
+#include "worker/models/image_kernels.h"
 #include "worker/models/image_memory.h"
-#include "worker/models/max_pool.h"
 
 namespace gradsync {
 namespace {

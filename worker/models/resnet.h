@@ -8,14 +8,16 @@
 // Sources: He, Zhang, Ren, Sun: "Deep Residual Learning for Image Recognition", 2015; Xie,
 // Girshick, Dollar, Tu, He: "Aggregated Residual Transformations for Deep Neural Networks", 2016;
 // Zagoruyko, Komodakis: "Wide Residual Networks", 2016.
+
 #ifndef GRADSYNC_WORKER_MODELS_RESNET_H_
 #define GRADSYNC_WORKER_MODELS_RESNET_H_
 
 #include <cstdint>
 #include <memory>
 
+#include "ATen/core/Tensor.h"
 #include "worker/models/model.h"
-#include "worker/models/model_table.h"
+#include "worker/models/model_options.h"
 
 namespace gradsync {
 
@@ -37,6 +39,19 @@ struct ResNetOptions {
 // kImageNet, 11,181,642 parameters (ResNet-18) or 23,528,522 (ResNet-50). Input float
 // [B, 3, H, W]. Blocks: the stem, each residual block, and the classifier with its pooling.
 std::shared_ptr<Model> MakeResNet(const ResNetOptions& options);
+
+// The first convolution of a ResNet in a form that GPUs are fast at:
+// at::conv2d(x, weight, {}, stride 2, padding 3) of weight [out, 3, 7, 7] and x [n, 3, h, w], h and
+// w even: a convolution of 4x4 and stride 1 over blocks of 2x2 pixels whose 12 values are channels,
+// and four more that are zero. Three channels fill a fifth of what tensor cores take at a time,
+// sixteen half of it. The same products are added in another order.
+//
+// The idea is TensorFlow's and MLPerf's, as "space to depth" (Ying et al., Image Classification at
+// Supercomputer Scale, 2018). Differentiable by weight, not by x. Throws what LibTorch throws.
+at::Tensor ConvolvePairedPixels(const at::Tensor& x, const at::Tensor& weight);
+
+// Whether it can take the place of that convolution: x has no gradient and sizes as above.
+bool TakesPairedPixels(const at::Tensor& x, const at::Tensor& weight);
 
 }  // namespace gradsync
 

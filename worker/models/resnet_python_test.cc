@@ -19,7 +19,7 @@
 #include "torch/version.h"
 #include "worker/models/create_model.h"
 #include "worker/models/formula_step.h"
-#include "worker/models/model_table.h"
+#include "worker/models/model_options.h"
 
 namespace gradsync {
 namespace {

@@ -1,6 +1,8 @@
 // Slices of a small GPT as threads of one process, against the model in one piece: the loss, the
 // score, all gradients, and how often slices meet.
 
+#include "worker/models/slices.h"
+
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,9 +22,6 @@
 #include "worker/models/create_model.h"
 #include "worker/models/loss.h"
 #include "worker/models/model.h"
-#include "worker/models/slice_exchange.h"
-#include "worker/models/sliceable_model.h"
-#include "worker/models/sliced_loss.h"
 
 namespace gradsync {
 namespace {

@@ -2,9 +2,15 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "ATen/ops/add.h"
+#include "ATen/ops/arange.h"
+#include "ATen/ops/cat.h"
+#include "ATen/ops/embedding.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/gelu.h"
 #include "ATen/ops/linear.h"
@@ -15,8 +21,10 @@
 #include "ATen/ops/triu.h"
 #include "ATen/ops/zeros.h"
 #include "c10/core/GradMode.h"
-#include "worker/models/slice_exchange.h"
-#include "worker/models/slice_functions.h"
+#include "c10/util/Exception.h"
+#include "worker/models/dropout.h"
+#include "worker/models/layers.h"
+#include "worker/models/slices.h"
 
 namespace gradsync {
 namespace {
@@ -28,6 +36,169 @@ constexpr double kVitBiasDeviation = 1e-6;
 double ResidualDeviation(const TransformerOptions& options) {
   return kGptDeviation / std::sqrt(2.0 * static_cast<double>(options.residual_layers));
 }
+
+using Module = torch::nn::Module;
+
+class Gpt : public Model, public SliceableModel {
+ public:
+  Gpt(const GptOptions& options, at::Generator generator) : context_(options.context) {
+    tokens_ = register_module(
+        "tokens",
+        std::make_shared<Embedding>(options.vocabulary, options.width, kGptDeviation, generator));
+    positions_ = register_module(
+        "positions",
+        std::make_shared<Embedding>(options.context, options.width, kGptDeviation, generator));
+    dropout_ = register_module("dropout", std::make_shared<Dropout>(options.dropout, random()));
+    AddBlock(
+        {"embedding", {"tokens", "positions"}, [this](const at::Tensor& x) { return Embed(x); }});
+    AddLayers(options, generator);
+    norm_ = register_module("ln", std::make_shared<LayerNorm>(options.width, /*eps=*/1e-5));
+    const auto head = register_module("head", std::make_shared<Module>());
+    head_ = head->register_parameter(
+        "weight",
+        at::empty({options.vocabulary, options.width}).normal_(0, kGptDeviation, generator));
+    AddBlock({"head", {"ln", "head"}, [this](const at::Tensor& x) {
+                return at::linear(EnterSlices(NormaliseSlice(*norm_, x, slice_), slice_), head_);
+              }});
+  }
+
+  std::map<std::string, int64_t> SlicedParameters() const override {
+    std::map<std::string, int64_t> sliced = {{"tokens.weight", 1}, {"head.weight", 1}};
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      for (const auto& [name, groups] : TransformerLayer::SlicedParameters(layer_)) {
+        sliced["layers." + std::to_string(i) + "." + name] = groups;
+      }
+    }
+    return sliced;
+  }
+
+  void BecomeSlice(const SliceOf& of) override {
+    slice_ = of;
+    for (const auto& layer : layers_) layer->BecomeSlice(of);
+  }
+
+ private:
+  void AddLayers(const GptOptions& options, at::Generator& generator) {
+    TransformerOptions& layer = layer_;
+    layer.width = options.width;
+    layer.heads = options.heads;
+    layer.mlp_width = 4 * options.width;
+    layer.causal = true;
+    layer.tanh_gelu = true;
+    layer.dropout = layer.attention_dropout = options.dropout;
+    layer.gpt_weights = true;
+    layer.residual_layers = options.layers;
+    const auto layers = register_module("layers", std::make_shared<Module>());
+    for (int64_t i = 0; i < options.layers; ++i) {
+      const std::string name = std::to_string(i);
+      const auto module = layers->register_module(
+          name, std::make_shared<TransformerLayer>(layer, random(), generator));
+      layers_.push_back(module);
+      AddBlock({"layers." + name,
+                {"layers." + name},
+                [module](const at::Tensor& x) { return module->forward(x); },
+                /*recompute=*/true});
+    }
+  }
+
+  at::Tensor Embed(const at::Tensor& tokens) const {
+    TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= context_,
+                "expected tokens [batch, at most the context of ", context_, "], found shape ",
+                tokens.sizes());
+    const at::Tensor of_places =
+        at::embedding(SharedBySlices(positions_->weight(), slice_), Places(tokens));
+    const at::Tensor of_tokens = EmbeddingOfSlices(tokens_->weight(), tokens, slice_);
+    return DropSlice(*dropout_, at::add(of_tokens, of_places), slice_);
+  }
+
+  // Of the tokens of this slice's part of the sequence.
+  at::Tensor Places(const at::Tensor& tokens) const {
+    const at::Tensor all = at::arange(tokens.size(1), tokens.options());
+    if (!slice_.has_part_of_sequence()) return all;
+    const int64_t length = tokens.size(1) / slice_.exchange->slices();
+    return all.narrow(0, length * slice_.exchange->slice(), length);
+  }
+
+  const int64_t context_;
+  std::shared_ptr<Embedding> tokens_, positions_;
+  std::shared_ptr<Dropout> dropout_;
+  std::shared_ptr<LayerNorm> norm_;
+  at::Tensor head_;
+  TransformerOptions layer_;
+  std::vector<std::shared_ptr<TransformerLayer>> layers_;
+  SliceOf slice_;
+};
+
+class Vit : public Model {
+ public:
+  Vit(const VitOptions& options, at::Generator generator) {
+    ConvOptions conv;
+    conv.in = 3;
+    conv.out = options.width;
+    conv.kernel = conv.stride = options.patch;
+    conv.bias = true;
+    class_token_ = register_parameter("class_token", at::zeros({1, 1, options.width}));
+    patches_ = register_module("conv_proj", std::make_shared<Conv2d>(conv, generator));
+    const auto encoder = register_module("encoder", std::make_shared<Module>());
+    const int64_t side = options.image_size / options.patch;
+    positions_ = encoder->register_parameter(
+        "pos_embedding",
+        at::empty({1, side * side + 1, options.width}).normal_(0, 0.02, generator));
+    dropout_ =
+        encoder->register_module("dropout", std::make_shared<Dropout>(options.dropout, random()));
+    AddBlock({"embedding",
+              {"class_token", "conv_proj", "encoder.pos_embedding", "encoder.dropout"},
+              [this](const at::Tensor& x) { return Embed(x); }});
+    AddLayers(options, *encoder, generator);
+    norm_ = encoder->register_module("ln", std::make_shared<LayerNorm>(options.width, kEps));
+    const auto heads = register_module("heads", std::make_shared<Module>());
+    head_ = heads->register_module(
+        "head", std::make_shared<Linear>(options.width, options.classes, generator));
+    AddBlock({"head", {"encoder.ln", "heads"}, [this](const at::Tensor& x) {
+                return head_->forward(norm_->forward(x).select(1, 0));
+              }});
+    patches_->InitTruncatedNormal(generator);
+    head_->InitZero();
+  }
+
+ private:
+  static constexpr double kEps = 1e-6;
+
+  void AddLayers(const VitOptions& options, Module& encoder, at::Generator& generator) {
+    TransformerOptions layer;
+    layer.width = options.width;
+    layer.heads = options.heads;
+    layer.mlp_width = 4 * options.width;
+    layer.eps = kEps;
+    layer.dropout = layer.mlp_dropout = options.dropout;
+    const auto layers = encoder.register_module("layers", std::make_shared<Module>());
+    for (int64_t i = 0; i < options.layers; ++i) {
+      const std::string name = "encoder_layer_" + std::to_string(i);
+      const auto module = layers->register_module(
+          name, std::make_shared<TransformerLayer>(layer, random(), generator));
+      const std::string path = "encoder.layers." + name;
+      AddBlock({path,
+                {path},
+                [module](const at::Tensor& x) { return module->forward(x); },
+                /*recompute=*/true});
+    }
+  }
+
+  // A token for each patch, row by row, behind the class token.
+  at::Tensor Embed(const at::Tensor& images) const {
+    const at::Tensor patches = patches_->forward(images).flatten(2).permute({0, 2, 1});
+    // As wide as the patches, which autocast may have made narrower.
+    const at::Tensor first =
+        class_token_.expand({images.size(0), -1, -1}).to(patches.scalar_type());
+    return dropout_->forward(at::add(at::cat({first, patches}, 1), positions_));
+  }
+
+  at::Tensor class_token_, positions_;
+  std::shared_ptr<Conv2d> patches_;
+  std::shared_ptr<Dropout> dropout_;
+  std::shared_ptr<LayerNorm> norm_;
+  std::shared_ptr<Linear> head_;
+};
 
 }  // namespace
 
@@ -133,6 +304,14 @@ std::map<std::string, int64_t> TransformerLayer::SlicedParameters(
 void TransformerLayer::BecomeSlice(const SliceOf& of) {
   slice_ = of;
   attention_->BecomeSlice(of);
+}
+
+std::shared_ptr<Model> MakeGpt(const GptOptions& options) {
+  return std::make_shared<Gpt>(options, MakeGenerator(options.seed));
+}
+
+std::shared_ptr<Model> MakeVit(const VitOptions& options) {
+  return std::make_shared<Vit>(options, MakeGenerator(options.seed));
 }
 
 }  // namespace gradsync

@@ -1,7 +1,9 @@
-// The layer that vision transformers and language models are made of.
+// Transformers: the layer that vision transformers and language models are made of, and one of
+// each.
 //
 // Sources: Vaswani et al.: "Attention Is All You Need", 2017; normalisation before attention and
 // MLP: Radford et al.: "Language Models are Unsupervised Multitask Learners", 2019.
+
 #ifndef GRADSYNC_WORKER_MODELS_TRANSFORMER_H_
 #define GRADSYNC_WORKER_MODELS_TRANSFORMER_H_
 
@@ -15,7 +17,8 @@
 #include "torch/nn/module.h"
 #include "worker/models/dropout.h"
 #include "worker/models/layers.h"
-#include "worker/models/sliceable_model.h"
+#include "worker/models/model.h"
+#include "worker/models/slices.h"
 
 namespace gradsync {
 
@@ -66,8 +69,8 @@ class TransformerLayer : public torch::nn::Module {
   // [B, T, width] to the same; [B, T/n, width] of a slice that has a part of the sequence.
   at::Tensor forward(const at::Tensor& x) const;
 
-  // As SliceableModel has them: attention is cut by heads, the MLP by what is between its two linear
-  // layers.
+  // As SliceableModel has them: attention is cut by heads, the MLP by what is between its two
+  // linear layers.
   static std::map<std::string, int64_t> SlicedParameters(const TransformerOptions& options);
   void BecomeSlice(const SliceOf& of);
 
@@ -80,6 +83,55 @@ class TransformerLayer : public torch::nn::Module {
   std::shared_ptr<Dropout> dropout1_, dropout2_;
   std::shared_ptr<Dropout> wide_dropout_;  // null without
 };
+
+// A small language model in the form of GPT-2: learned positions, normalisation before attention
+// and MLP, GELU (by tanh), a normalisation before the head.
+//
+// It differs from GPT-2 in one thing: the head has weights of its own and no bias (it is not tied
+// to the embedding), so that the first and the last block share nothing.
+//
+// Source: Radford et al.: "Language Models are Unsupervised Multitask Learners", 2019.
+struct GptOptions {
+  int64_t width = 384;
+  int64_t layers = 6;
+  int64_t heads = 6;         // Divides `width`.
+  int64_t context = 256;     // The most tokens that it sees at once.
+  int64_t vocabulary = 256;  // Tokens are in [0, vocabulary).
+  double dropout = 0.1;  // of the embedding, attention weights and what is added to the residual
+  uint64_t seed = 0;     // of GPT-2's initial weights, drawn in the order of the parameters
+};
+
+// Parameters: `tokens.weight`, `positions.weight`, then for each layer those of TransformerLayer
+// under `layers.N`, `ln.weight`, `ln.bias` and `head.weight`. By
+// default 10,942,464 of them. Input int64 [B, T] with T of at most `context`, output [B, T,
+// vocabulary], where position t has seen tokens 0 to t. Blocks: the embedding, each layer, and the
+// head with its normalisation. No global state is read or changed.
+std::shared_ptr<Model> MakeGpt(const GptOptions& options);
+
+// A small vision transformer, in the form of torchvision's VisionTransformer.
+//
+// Source: Dosovitskiy et al.: "An Image is Worth 16x16 Words", 2020; the small size: Steiner et
+// al.: "How to train your ViT?", 2021.
+struct VitOptions {
+  int64_t image_size = 32;  // Height and width, a multiple of `patch`.
+  int64_t patch = 16;
+  int64_t width = 384;
+  int64_t layers = 12;
+  int64_t heads = 6;
+  int64_t classes = 10;
+  // As torchvision's `dropout`: of the embedding, within the MLP, and of what is added to the
+  // residual. Not of attention weights, which is its `attention_dropout`.
+  double dropout = 0;
+  // The initial weights are those of Python's `torch.manual_seed(seed); VisionTransformer(...)` of
+  // torchvision with these sizes and mlp_dim = 4 width.
+  uint64_t seed = 0;
+};
+
+// Parameters have the names, order, shapes and initial values of torchvision's class; the head
+// starts at zero, as there. By default, with 10 classes and images of 32x32, 21,595,786 parameters.
+// Input float [B, 3, image_size, image_size]. Blocks: the embedding, each layer, and the head with
+// its normalisation. No global state is read or changed.
+std::shared_ptr<Model> MakeVit(const VitOptions& options);
 
 }  // namespace gradsync
 

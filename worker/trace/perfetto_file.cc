@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/trace_recorder.h"
 #include "proto/perfetto_trace.pb.h"
-#include "worker/trace/process_events.h"
 
 namespace gradsync {
 namespace {

@@ -3,12 +3,20 @@
 #ifndef GRADSYNC_WORKER_TRACE_PERFETTO_FILE_H_
 #define GRADSYNC_WORKER_TRACE_PERFETTO_FILE_H_
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "proto/step_trace.pb.h"
 
 namespace gradsync {
+
+// The events of a trace that another process made: as many as its shortest column has.
+inline int EventsOf(const proto::ProcessTrace& trace) {
+  return std::min({trace.what_size(), trace.way_size(), trace.bucket_size(), trace.slot_size(),
+                   trace.peer_size(), trace.step_size(), trace.begin_ns_size(),
+                   trace.length_ns_size(), trace.bytes_size()});
+}
 
 // The content of a trace file (proto/perfetto_trace.proto). Each process has lanes:
 //

@@ -10,7 +10,7 @@
 #include "core/plan/codec.h"
 #include "simulator/simulate.h"
 #include "simulator/step_clock.h"
-#include "worker/trace/process_events.h"
+#include "worker/trace/perfetto_file.h"
 
 namespace gradsync {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -13,10 +14,23 @@
 #include "absl/time/time.h"
 #include "core/base/status_macros.h"
 #include "proto/tensorboard_event.pb.h"
-#include "worker/trace/crc32c.h"
 
 namespace gradsync {
 namespace {
+
+constexpr uint32_t kPolynomial = 0x82f63b78;  // reflected
+
+constexpr std::array<uint32_t, 256> MakeTable() {
+  std::array<uint32_t, 256> table = {};
+  for (uint32_t i = 0; i < 256; ++i) {
+    uint32_t value = i;
+    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? kPolynomial : 0);
+    table[i] = value;
+  }
+  return table;
+}
+
+constexpr std::array<uint32_t, 256> kTable = MakeTable();
 
 double Now() { return 1e-9 * static_cast<double>(absl::ToUnixNanos(absl::Now())); }
 
@@ -34,6 +48,12 @@ std::string MaskedChecksum(absl::string_view bytes) {
 }
 
 }  // namespace
+
+uint32_t Crc32c(absl::string_view bytes) {
+  uint32_t crc = ~uint32_t{0};
+  for (const char byte : bytes) crc = (crc >> 8) ^ kTable[(crc ^ static_cast<uint8_t>(byte)) & 255];
+  return ~crc;
+}
 
 absl::StatusOr<std::unique_ptr<TensorboardFile>> TensorboardFile::Create(
     const std::string& folder) {

@@ -12,8 +12,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace gradsync {
+
+// The Castagnoli CRC of RFC 3720. Some hundred MB/s. Thread-safe.
+uint32_t Crc32c(absl::string_view bytes);
 
 // One event file, as TensorBoard finds it in a folder: records of length, its checksum, a message
 // (proto/tensorboard_event.proto) and its checksum. Each call is one event and is in the file when
@@ -28,8 +32,8 @@ class TensorboardFile {
   TensorboardFile(const TensorboardFile&) = delete;
   TensorboardFile& operator=(const TensorboardFile&) = delete;
 
-  // The steps from `step` on follow. Those that an earlier file of the folder has from there on, of a job
-  // that was lost after its last checkpoint, are not shown any more. Errors: as Add().
+  // The steps from `step` on follow. Those that an earlier file of the folder has from there on, of
+  // a job that was lost after its last checkpoint, are not shown any more. Errors: as Add().
   absl::Status Begin(int64_t step);
 
   // Errors: DATA_LOSS naming the file when it was not written.

@@ -10,10 +10,17 @@
 #include "core/base/temporary_folder.h"
 #include "gtest/gtest.h"
 #include "proto/tensorboard_event.pb.h"
-#include "worker/trace/crc32c.h"
 
 namespace gradsync {
 namespace {
+
+// Values of RFC 3720, appendix B.4, and the check value of the polynomial.
+TEST(Crc32cTest, IsThatOfTheRfc) {
+  EXPECT_EQ(Crc32c(""), 0u);
+  EXPECT_EQ(Crc32c(std::string(32, '\0')), 0x8a9136aau);
+  EXPECT_EQ(Crc32c(std::string(32, '\xff')), 0x62a8ab43u);
+  EXPECT_EQ(Crc32c("123456789"), 0xe3069283u);
+}
 
 uint32_t Masked(const std::string& bytes) {
   const uint32_t crc = Crc32c(bytes);

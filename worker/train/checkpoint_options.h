@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "worker/data/data_identity.h"
+#include "worker/data/dataset.h"
 
 namespace gradsync {
 

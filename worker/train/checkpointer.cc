@@ -21,12 +21,11 @@
 #include "core/sync/rank_state.h"
 #include "gradsync/ddp/flat_parameters.h"
 #include "gradsync/ddp/module_state.h"
+#include "worker/checkpoint/file_formats.h"
 #include "worker/checkpoint/host_tensor.h"
 #include "worker/checkpoint/read_weights.h"
-#include "worker/checkpoint/safetensors.h"
-#include "worker/checkpoint/torch_file.h"
-#include "worker/data/data_identity.h"
-#include "worker/train/state_dict.h"
+#include "worker/data/dataset.h"
+#include "worker/train/job_state.h"
 
 namespace gradsync {
 namespace {

@@ -20,13 +20,12 @@
 #include "gradsync/ddp/ddp_engine.h"
 #include "torch/nn/module.h"
 #include "worker/checkpoint/checkpoint_folder.h"
+#include "worker/checkpoint/file_formats.h"
 #include "worker/checkpoint/file_system.h"
-#include "worker/checkpoint/folder_lock.h"
 #include "worker/checkpoint/host_tensor.h"
-#include "worker/checkpoint/safetensors.h"
 #include "worker/train/checkpoint_options.h"
-#include "worker/train/evaluation.h"
 #include "worker/train/job_state.h"
+#include "worker/train/training_record.h"
 
 namespace gradsync {
 

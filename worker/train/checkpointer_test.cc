@@ -18,12 +18,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/checkpoint/checkpoint_folder.h"
+#include "worker/checkpoint/file_formats.h"
 #include "worker/checkpoint/file_system.h"
-#include "worker/checkpoint/safetensors.h"
-#include "worker/data/data_identity.h"
+#include "worker/data/dataset.h"
 #include "worker/models/create_model.h"
 #include "worker/train/job_state.h"
-#include "worker/train/state_dict.h"
 #include "worker/train/trainer.h"
 
 namespace gradsync {

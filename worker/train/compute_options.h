@@ -1,10 +1,35 @@
-// In which types and memory format a job computes.
+// In which types and memory format a job computes, and with how many threads.
+
 #ifndef GRADSYNC_WORKER_TRAIN_COMPUTE_OPTIONS_H_
 #define GRADSYNC_WORKER_TRAIN_COMPUTE_OPTIONS_H_
 
-#include "worker/train/precision.h"
+#include "absl/status/status.h"
+#include "c10/core/DeviceType.h"
+#include "c10/core/ScalarType.h"
+#include "core/plan/precision.h"
 
 namespace gradsync {
+
+// docs/precision.md says what types mean for a step.
+
+// The type of what passes between layers.
+c10::ScalarType ScalarTypeOf(Precision precision);
+
+// Whether a job can compute so on such a device.
+// Errors: INVALID_ARGUMENT naming --precision for fp16 on a CPU, which LibTorch's autocast does not
+// offer there before version 2.
+absl::Status CheckPrecision(Precision precision, c10::DeviceType device);
+
+// Sets for this process, because LibTorch has it so, whether fp32 convolutions and matrix products
+// on a GPU may round their factors to TF32's 11 bits of significand. LibTorch's own default allows
+// it in convolutions; call this before the first of them, also with false.
+// Errors: INVALID_ARGUMENT naming --tf32 when it is to be allowed and `device` is no GPU.
+absl::Status ApplyMathFlags(bool allow_tf32, c10::DeviceType device);
+
+// Sets for this process whether cuDNN times its algorithms for each shape of a convolution that it
+// has not seen yet, and takes the fastest; otherwise it goes by a rule. LibTorch's own default is
+// not to. Changes nothing on another device than a GPU.
+void LetCudnnTryAlgorithms(bool benchmark, c10::DeviceType device);
 
 struct ComputeOptions {
   Precision precision = Precision::kFp32;
@@ -21,6 +46,18 @@ struct ComputeOptions {
   // sharded, or has replicas. Nothing changes, not a bit.
   bool weight_copies = true;
 };
+
+// How many threads compute. LibTorch hands matrix products to a BLAS library with threads of its
+// own: OpenBLAS, as Debian has it, takes all cores for each product whatever LibTorch was told.
+// LibTorch from pip has MKL, which LibTorch tells itself.
+
+// From here on LibTorch, called on this thread, computes with at most `threads`, and so does
+// OpenBLAS in the whole process where it is loaded. At least 1. Call it before the first
+// computation.
+void SetComputeThreads(int threads);
+
+// What OpenBLAS says that it computes with; 0 where it is not loaded.
+int OpenBlasThreads();
 
 }  // namespace gradsync
 

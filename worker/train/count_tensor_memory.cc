@@ -8,7 +8,6 @@
 #include "c10/core/Allocator.h"
 #include "c10/core/CPUAllocator.h"
 #include "c10/core/impl/alloc_cpu.h"
-#include "worker/train/device_memory.h"
 
 namespace gradsync {
 namespace {

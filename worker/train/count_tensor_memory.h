@@ -14,6 +14,9 @@ namespace gradsync {
 // its numbers.
 std::unique_ptr<TensorMemory> CountTensorMemory(const GpuApi* gpu);
 
+// CountTensorMemory() for the calling thread's current GPU; null in a build without CUDA.
+std::unique_ptr<TensorMemory> CountDeviceMemory();
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_WORKER_TRAIN_COUNT_TENSOR_MEMORY_H_

@@ -14,14 +14,14 @@
 #include "core/plan/step_options.h"
 #include "gradsync/ddp/ddp_engine.h"
 #include "worker/data/data_loader.h"
+#include "worker/models/batch_statistics.h"
 #include "worker/models/create_model.h"
 #include "worker/models/model.h"
-#include "worker/models/statistics_turns.h"
 #include "worker/train/batch_figures.h"
 #include "worker/train/forward.h"
-#include "worker/train/record_step.h"
 #include "worker/train/replica_threads.h"
 #include "worker/train/step_times.h"
+#include "worker/train/training_clock.h"
 
 namespace gradsync {
 
@@ -41,10 +41,10 @@ struct DataParallelOptions {
 // (reduce), from where they leave as ever. The model itself is replica 0, and all but apply is the
 // work of its device.
 //
-// The arithmetic is that of accumulation (worker/train/accumulation.h) over the same parts:
+// The arithmetic is that of accumulation (worker/train/recipe.h) over the same parts:
 // gradients are added to the bucket in the order of parts, by the code that does so for
 // micro-batches; dropout has the seeds of micro-batches; running statistics are shared and updated
-// in the order of parts (worker/models/statistics_turns.h). So parameters and buffers end with the
+// in the order of parts (worker/models/batch_statistics.h). So parameters and buffers end with the
 // same bits, if a replica has as many threads as the process that accumulates.
 //
 // Not thread-safe. Run() blocks for threads of this process, and not for peers.

@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 #include "worker/models/layers.h"
 #include "worker/models/loss.h"
-#include "worker/train/compute_threads.h"
+#include "worker/train/compute_options.h"
 
 namespace gradsync {
 namespace {

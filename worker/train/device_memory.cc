@@ -1,5 +1,5 @@
 // A build without CUDA.
-#include "worker/train/device_memory.h"
+#include "worker/train/count_tensor_memory.h"
 
 namespace gradsync {
 

@@ -1,6 +1,6 @@
 #include "c10/cuda/CUDACachingAllocator.h"
 #include "c10/cuda/CUDAFunctions.h"
-#include "worker/train/device_memory.h"
+#include "worker/train/count_tensor_memory.h"
 
 namespace gradsync {
 namespace {

@@ -15,9 +15,9 @@
 #include "core/group/side_channel.h"
 #include "worker/data/dataset.h"
 #include "worker/data/loader_threads.h"
-#include "worker/data/token_dataset.h"
+#include "worker/data/tokens.h"
 #include "worker/models/model.h"
-#include "worker/train/evaluation.h"
+#include "worker/train/training_record.h"
 
 namespace gradsync {
 

@@ -2,11 +2,25 @@
 
 #include <utility>
 
+#include "ATen/autocast_mode.h"
 #include "c10/core/GradMode.h"
 #include "worker/models/layers.h"
-#include "worker/train/autocast.h"
 
 namespace gradsync {
+
+Autocast::Autocast(Precision precision, c10::DeviceType device)
+    : active_(precision != Precision::kFp32), device_(device) {
+  if (!active_) return;
+  before_ = GetAutocast(device_);
+  SetAutocast(device_, {/*enabled=*/true, ScalarTypeOf(precision)});
+  at::autocast::increment_nesting();
+}
+
+Autocast::~Autocast() {
+  if (!active_) return;
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  SetAutocast(device_, before_);
+}
 
 void SetMemoryFormat(const ComputeOptions& options, Model& model) {
   if (!options.channels_last) return;

@@ -12,8 +12,8 @@
 #include "core/base/trace_recorder.h"
 #include "core/pipeline/split.h"
 #include "worker/train/pipeline_step.h"
-#include "worker/train/record_step.h"
 #include "worker/train/step_times.h"
+#include "worker/train/training_clock.h"
 
 namespace gradsync {
 

@@ -28,9 +28,9 @@
 #include "worker/train/pipeline_stage.h"
 #include "worker/train/slow_down.h"
 #include "worker/train/step_graph.h"
-#include "worker/train/step_report.h"
 #include "worker/train/step_reports.h"
 #include "worker/train/trainer_options.h"
+#include "worker/train/training_record.h"
 
 namespace gradsync {
 

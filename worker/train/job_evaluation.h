@@ -16,8 +16,8 @@
 #include "absl/types/optional.h"
 #include "core/base/deadline.h"
 #include "core/group/side_channel.h"
-#include "worker/train/evaluation.h"
 #include "worker/train/training_job.h"
+#include "worker/train/training_record.h"
 
 namespace gradsync {
 

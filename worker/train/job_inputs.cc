@@ -1,12 +1,28 @@
 #include "worker/train/job_inputs.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "ATen/core/Tensor.h"
+#include "ATen/ops/zeros.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "c10/core/GradMode.h"
+#include "core/base/first_line.h"
 #include "core/base/flag_error.h"
 #include "core/base/status_macros.h"
-#include "worker/train/job_data.h"
+#include "worker/data/dataset.h"
+#include "worker/data/open_dataset.h"
+#include "worker/data/tokens.h"
+#include "worker/models/create_model.h"
+#include "worker/models/layers.h"
+#include "worker/models/model_options.h"
+#include "worker/train/recipe.h"
 
 namespace gradsync {
 namespace {
@@ -16,7 +32,77 @@ bool Evaluates(const TrainerOptions& options) {
          options.checkpoint.best;
 }
 
+bool HasBatchOfOne(const JobInputs& inputs) {
+  const Accumulation& batches = inputs.accumulation;
+  if (batches.batch_size == 1) return true;
+  return batches.share % batches.batch_size == 1 && inputs.steps >= inputs.steps_per_epoch;
+}
+
+// BatchNorm then has the values of all ranks.
+bool NormalisesTogether(const TrainerOptions& options, const JobInputs& inputs) {
+  return options.sync_batchnorm && options.synchronised && inputs.sampler->options().world_size > 1;
+}
+
+// Whether forward in training does so many images.
+bool Takes(int64_t images, const ImageShape& shape, Model& model) {
+  const c10::NoGradGuard no_grad;
+  // The running statistics.
+  std::vector<std::pair<at::Tensor, at::Tensor>> before;
+  for (const at::Tensor& buffer : model.buffers()) before.emplace_back(buffer, buffer.clone());
+  bool takes = true;
+  try {
+    model.forward(at::zeros({images, shape.channels, shape.height, shape.width}));
+  } catch (const std::exception&) {
+    takes = false;
+  }
+  for (const auto& [buffer, values] : before) buffer.copy_(values);
+  return takes;
+}
+
+at::Tensor ExampleOf(const JobData& data) {
+  if (data.tokens != nullptr) return at::zeros({1, data.tokens->context()}, at::kLong);
+  const ImageShape shape = data.images->shape();
+  return at::zeros({1, shape.channels, shape.height, shape.width}, at::kFloat);
+}
+
 }  // namespace
+
+absl::StatusOr<JobData> OpenJobData(const ModelOptions& model, const std::string& data, Split split,
+                                    const DatasetOptions& images) {
+  JobData opened;
+  const ModelEntry* const entry = FindModel(model.name);
+  // An unknown model is CreateModel()'s to name.
+  if (entry == nullptr) return CreateModel(model).status();
+  const bool tokens = entry->input == InputKind::kTokens;
+  if (!tokens && IsText(data)) {
+    return FlagError("data",
+                     absl::StrCat("images with --model=", model.name, " (text is for --model=gpt)"),
+                     data);
+  }
+  if (tokens && !IsText(data) && data != "synthetic") {
+    return FlagError("data", absl::StrCat("text:FILE or synthetic with --model=", model.name),
+                     data);
+  }
+  if (tokens) {
+    GS_ASSIGN_OR_RETURN(opened.tokens, OpenTokens(data, split, model.gpt_context));
+  } else {
+    GS_ASSIGN_OR_RETURN(opened.images, OpenDataset(data, split, images));
+  }
+  return opened;
+}
+
+absl::StatusOr<ModelOptions> FitModel(ModelOptions model, const JobData& data) {
+  const int64_t needed =
+      data.tokens != nullptr ? data.tokens->vocabulary() : int64_t{data.images->classes()};
+  if (model.classes == 0) model.classes = needed;
+  if (model.classes < needed) {
+    return FlagError("classes",
+                     absl::StrCat("at least ", needed, ", as many as the data has, or 0"),
+                     absl::StrCat(model.classes));
+  }
+  if (data.images != nullptr) model.image_size = data.images->shape().height;
+  return model;
+}
 
 absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank, int world_size) {
   if (options.batch_size < 1) {
@@ -132,6 +218,39 @@ std::vector<std::string> NoticesOn(const TrainerOptions& options, const JobInput
                                    recipe.base));
   }
   return notices;
+}
+
+absl::Status CheckBatchOfOne(const TrainerOptions& options, const JobInputs& inputs, Model& model) {
+  if (inputs.train == nullptr || !HasBatchOfOne(inputs) || NormalisesTogether(options, inputs) ||
+      SetMomentExchange(model, nullptr) == 0) {
+    return absl::OkStatus();
+  }
+  const ImageShape shape = inputs.train->shape();
+  // What does not do two either has another reason, which training will say.
+  if (Takes(1, shape, model) || !Takes(2, shape, model)) return absl::OkStatus();
+  const std::string batches =
+      options.data_parallel > 1
+          ? absl::StrCat("parts for --data_parallel=", options.data_parallel, " replicas")
+          : "batches";
+  return FlagError(
+      "batch_size",
+      absl::StrCat("one without ", batches, " of a single image, which BatchNorm cannot normalise",
+                   " (a rank's share of ", options.data, " is ", inputs.accumulation.share,
+                   " images)"),
+      absl::StrCat(options.batch_size));
+}
+
+absl::StatusOr<std::string> DescribeJob(const TrainerOptions& options) {
+  GS_ASSIGN_OR_RETURN(const JobData data,
+                      OpenJobData(options.model, options.data, Split::kTrain, options.dataset));
+  GS_ASSIGN_OR_RETURN(const ModelOptions fitting, FitModel(options.model, data));
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<Model> model, CreateModel(fitting));
+  try {
+    return DescribeModel(options.model.name, *model, ExampleOf(data));
+  } catch (const std::exception& e) {
+    return absl::InternalError(
+        absl::StrCat("describing the model: LibTorch: ", FirstLine(e.what())));
+  }
 }
 
 }  // namespace gradsync

@@ -1,4 +1,4 @@
-// What a job needs besides its weights to go on as if it had never stopped.
+// What checkpoints keep of a job: its weights, and what else it needs to go on.
 
 #ifndef GRADSYNC_WORKER_TRAIN_JOB_STATE_H_
 #define GRADSYNC_WORKER_TRAIN_JOB_STATE_H_
@@ -9,17 +9,44 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "c10/core/Device.h"
 #include "core/optim/optimizer_state.h"
 #include "torch/nn/module.h"
-#include "worker/data/data_identity.h"
+#include "worker/checkpoint/host_tensor.h"
+#include "worker/data/dataset.h"
 #include "worker/train/loss_scaler.h"
 
 namespace gradsync {
 
+// A module's weights as tensors of files, by the names that PyTorch gives them.
+
+// Copies a tensor from wherever it is. Errors: INVALID_ARGUMENT for a type that no file has;
+// INTERNAL when LibTorch throws.
+absl::StatusOr<HostTensor> ToHost(const std::string& name, const at::Tensor& tensor);
+
+// A contiguous tensor on the CPU, with a copy of the data.
+at::Tensor FromHost(const HostTensor& tensor);
+
+// Parameters and buffers in the order of Python's state_dict(): of each module, before those of the
+// modules in it. Errors: those of ToHost().
+absl::StatusOr<std::vector<HostTensor>> StateDictOf(const torch::nn::Module& module);
+
+// Names and sizes of what StateDictOf() gives.
+std::vector<TensorShape> ShapesOf(const torch::nn::Module& module);
+
+// Sets the module's parameters and buffers, in place, wherever they are; values of other types are
+// converted. Names and sizes must be the module's, all of them but those in `left`, as with
+// PyTorch's strict=True; if they are not, nothing is changed. Errors: INVALID_ARGUMENT with what is
+// missing, unexpected or of other sizes, the first few of each by name; INTERNAL when LibTorch
+// throws.
+absl::Status LoadStateDict(const std::vector<HostTensor>& tensors, torch::nn::Module& module,
+                           const std::vector<std::string>& left = {});
+
+// What a job needs besides its weights to go on as if it had never stopped.
 struct JobState {
   int64_t step = 0;  // the last one done; 0: the job has not begun
   // Where each rank's next batch begins (DataLoaderOptions::start_epoch, start_position).

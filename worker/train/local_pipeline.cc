@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "core/base/status_macros.h"
 #include "worker/train/forward.h"
-#include "worker/train/model_split.h"
+#include "worker/train/pipeline_step.h"
 
 namespace gradsync {
 

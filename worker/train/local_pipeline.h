@@ -36,7 +36,7 @@ struct LocalPipelineOptions {
 //
 // Gradients are added to their buckets in the order of micro-batches, and a bucket leaves when the
 // last micro-batch's gradients of it are there, whatever stages they are of. So parameters end with
-// the bits of accumulation (worker/train/accumulation.h) over the same micro-batches, if a stage
+// the bits of accumulation (worker/train/recipe.h) over the same micro-batches, if a stage
 // has as many threads as the process that accumulates.
 //
 // Not thread-safe. Run() blocks for threads of this process, and not for peers.

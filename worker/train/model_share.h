@@ -17,10 +17,10 @@
 #include "core/base/deadline.h"
 #include "core/group/side_channel.h"
 #include "gradsync/ddp/ddp_engine.h"
+#include "worker/models/loss.h"
 #include "worker/models/model.h"
-#include "worker/models/sliced_loss.h"
 #include "worker/train/forward.h"
-#include "worker/train/share_traffic.h"
+#include "worker/train/step_times.h"
 
 namespace gradsync {
 

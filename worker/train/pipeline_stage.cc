@@ -10,7 +10,7 @@
 #include "core/base/sha256.h"
 #include "core/base/status_macros.h"
 #include "gradsync/ddp/flat_parameters.h"
-#include "worker/train/model_split.h"
+#include "worker/train/pipeline_step.h"
 
 namespace gradsync {
 namespace {

@@ -1,7 +1,10 @@
-// The learning rate as a function of the step. No state: a job may restart anywhere.
+// How a job learns: the learning rate as a function of the step, and how many batches make a step.
+// No state: a job may restart anywhere.
+
 #ifndef GRADSYNC_WORKER_TRAIN_RECIPE_H_
 #define GRADSYNC_WORKER_TRAIN_RECIPE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -81,9 +84,9 @@ absl::Status ParseWarmUp(absl::string_view word, RecipeOptions* recipe);
 // together; `final` stays. Errors: INVALID_ARGUMENT naming the worker's flag.
 absl::StatusOr<RecipeOptions> ScaleRate(const RecipeOptions& options, int64_t global_batch);
 
-// The rate that step `step` (0 for the job's first) must use. Has the same bits on every host, whose
-// C libraries may differ (core/base/portable_math.h): each rank computes it, and all must have the
-// same. Thread-safe.
+// The rate that step `step` (0 for the job's first) must use. Has the same bits on every host,
+// whose C libraries may differ (core/base/portable_math.h): each rank computes it, and all must
+// have the same. Thread-safe.
 double LearningRate(const RecipeOptions& options, int64_t step);
 
 // `constant`, `step`, `cosine` or `poly`. Errors: INVALID_ARGUMENT for another name, with these.
@@ -91,6 +94,27 @@ absl::StatusOr<Schedule> ParseSchedule(absl::string_view name);
 
 // `none`, `linear` or `sqrt`. Errors: as ParseSchedule().
 absl::StatusOr<RateScaling> ParseRateScaling(absl::string_view name);
+
+// How many batches make a step, when gradients of several are added up before the optimizer runs.
+
+// Arithmetic without state. A step takes `per_step` batches, and the last step of an epoch what is
+// left of it: no step has batches of two epochs.
+struct Accumulation {
+  int64_t share = 0;       // samples of a worker in an epoch
+  int64_t batch_size = 1;  // of all batches but the epoch's last
+  int64_t per_step = 1;
+
+  int64_t BatchesFrom(int64_t position) const {
+    return (share - position + batch_size - 1) / batch_size;
+  }
+
+  int64_t StepsPerEpoch() const { return (BatchesFrom(0) + per_step - 1) / per_step; }
+
+  // Batches of the step whose first batch begins at `position` of the worker's share of an epoch.
+  int64_t BatchesOfStepAt(int64_t position) const {
+    return std::min(per_step, BatchesFrom(position));
+  }
+};
 
 }  // namespace gradsync
 

@@ -5,7 +5,7 @@
 
 #include "ATen/ThreadLocalState.h"
 #include "absl/strings/str_cat.h"
-#include "worker/train/compute_threads.h"
+#include "worker/train/compute_options.h"
 
 namespace gradsync {
 namespace {

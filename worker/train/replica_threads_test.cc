@@ -11,7 +11,7 @@
 #include "c10/core/GradMode.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/train/compute_threads.h"
+#include "worker/train/compute_options.h"
 
 namespace gradsync {
 namespace {

@@ -11,7 +11,7 @@
 #include "core/base/deadline.h"
 #include "core/base/monotonic_time.h"
 #include "core/pipeline/slice_link.h"
-#include "worker/models/slice_exchange.h"
+#include "worker/models/slices.h"
 
 namespace gradsync {
 

@@ -11,7 +11,7 @@
 #include "core/plan/step_options.h"
 #include "worker/models/layers.h"
 #include "worker/train/job_state.h"
-#include "worker/train/record_step.h"
+#include "worker/train/training_clock.h"
 
 namespace gradsync {
 

@@ -11,13 +11,11 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "worker/train/evaluation.h"
 #include "worker/train/job_evaluation.h"
-#include "worker/train/share_traffic.h"
-#include "worker/train/spent.h"
-#include "worker/train/step_report.h"
 #include "worker/train/step_reports.h"
+#include "worker/train/step_times.h"
 #include "worker/train/training_job.h"
+#include "worker/train/training_record.h"
 #include "worker/train/training_result.h"
 
 namespace gradsync {

@@ -5,6 +5,8 @@
 #include <exception>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/monotonic_time.h"
+#include "core/base/process_cpu_time.h"
 #include "core/base/status_macros.h"
 #include "worker/train/check_finite.h"
 
@@ -58,6 +60,14 @@ absl::Status StepReports::FillTimes(const TrainingClock::StepTime& time, StepRep
   times.backward = std::max(absl::ZeroDuration(), times.total - times.data - times.forward -
                                                       times.exposed - times.update);
   return absl::OkStatus();
+}
+
+Spent operator-(const Spent& a, const Spent& b) {
+  return {a.time - b.time, a.cpu - b.cpu, a.wire - b.wire};
+}
+
+Spent SpentSoFar(const GradientSync& sync) {
+  return {MonotonicTime::Now().since_origin(), ProcessCpuTime(), sync.wire_stats()};
 }
 
 }  // namespace gradsync

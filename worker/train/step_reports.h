@@ -15,12 +15,12 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "core/group/wire_stats.h"
+#include "core/sync/gradient_sync.h"
 #include "worker/train/batch_figures.h"
-#include "worker/train/epoch_tally.h"
 #include "worker/train/loss_reader.h"
-#include "worker/train/step_log.h"
-#include "worker/train/step_report.h"
 #include "worker/train/training_clock.h"
+#include "worker/train/training_record.h"
 
 namespace gradsync {
 
@@ -78,6 +78,18 @@ class StepReports {
   StepLog log_;
   EpochTally tally_;
 };
+
+// What this process has spent since some moment. A value.
+struct Spent {
+  absl::Duration time;
+  absl::Duration cpu;  // user and system time
+  WireStats wire;
+};
+
+Spent operator-(const Spent& a, const Spent& b);
+
+// Until now, since a moment that is the same for all calls; of the wire what `sync` counts.
+Spent SpentSoFar(const GradientSync& sync);
 
 }  // namespace gradsync
 

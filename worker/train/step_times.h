@@ -1,3 +1,5 @@
+// Where a step's time went, and what passed between ranks in it.
+
 #ifndef GRADSYNC_WORKER_TRAIN_STEP_TIMES_H_
 #define GRADSYNC_WORKER_TRAIN_STEP_TIMES_H_
 
@@ -7,6 +9,17 @@
 #include "absl/time/time.h"
 
 namespace gradsync {
+
+// Tensors that pass between ranks in forward and backward; gradients and parameters are not these.
+struct ShareTraffic {
+  absl::Duration waited;  // for other ranks' tensors
+  int64_t tx_bytes = 0;
+  int64_t rx_bytes = 0;
+};
+
+inline ShareTraffic operator-(const ShareTraffic& a, const ShareTraffic& b) {
+  return {a.waited - b.waited, a.tx_bytes - b.tx_bytes, a.rx_bytes - b.rx_bytes};
+}
 
 // What a step with replicas in one process took beside what it computes (data_parallel_step.h):
 // parts of `forward` and `backward` below. All zero without replicas.
@@ -76,6 +89,17 @@ inline std::vector<double> StageBusyShares(const std::vector<StepTimes>& steps) 
     shares.push_back(total > absl::ZeroDuration() ? absl::FDivDuration(of_stage, total) : 0);
   }
   return shares;
+}
+
+// The part of their time, 0 to 1, that steps waited for their batches. On a GPU, where the host
+// runs ahead of the device, it may have waited while the device did not. Pure.
+inline double DataWaitShare(const std::vector<StepTimes>& steps) {
+  absl::Duration data, total;
+  for (const StepTimes& times : steps) {
+    data += times.data;
+    total += times.total;
+  }
+  return total > absl::ZeroDuration() ? absl::FDivDuration(data, total) : 0;
 }
 
 }  // namespace gradsync

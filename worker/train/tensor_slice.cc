@@ -12,7 +12,7 @@
 #include "core/base/sha256.h"
 #include "core/base/status_macros.h"
 #include "gradsync/ddp/flat_parameters.h"
-#include "worker/models/sliceable_model.h"
+#include "worker/models/slices.h"
 
 namespace gradsync {
 

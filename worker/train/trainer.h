@@ -18,9 +18,9 @@
 #include "core/pipeline/slice_place.h"
 #include "core/plan/plan.h"
 #include "core/sync/gradient_sync.h"
-#include "worker/data/data_identity.h"
-#include "worker/train/step_report.h"
+#include "worker/data/dataset.h"
 #include "worker/train/trainer_options.h"
+#include "worker/train/training_record.h"
 #include "worker/train/training_result.h"
 
 namespace gradsync {

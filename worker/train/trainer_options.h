@@ -23,11 +23,11 @@
 #include "worker/models/model_options.h"
 #include "worker/train/checkpoint_options.h"
 #include "worker/train/compute_options.h"
-#include "worker/train/evaluation.h"
 #include "worker/train/kineto_trace.h"
 #include "worker/train/loss_scaler.h"
 #include "worker/train/recipe.h"
 #include "worker/train/tensor_memory.h"
+#include "worker/train/training_record.h"
 
 namespace gradsync {
 
@@ -47,11 +47,11 @@ struct TrainerOptions {
   std::vector<std::string> no_weight_decay;
   double max_norm = 0;         // StepOptions::max_norm
   double label_smoothing = 0;  // of the training loss, 0 to 1; an evaluation's has none
-  // Batches per step (accumulation.h). Each counts as its mean, whatever its size, over as many as
+  // Batches per step (recipe.h). Each counts as its mean, whatever its size, over as many as
   // the step has.
   int64_t accumulate = 1;
   // BatchNorm updates its running statistics once per step, by all of its batches together
-  // (worker/models/pooled_moments.h), instead of with each. Not with `data_parallel` or
+  // (worker/models/batch_statistics.h), instead of with each. Not with `data_parallel` or
   // `sync_batchnorm`.
   bool pool_statistics = false;
   // Replicas of the model in this process (data_parallel_step.h), among which each batch is cut into
@@ -62,7 +62,7 @@ struct TrainerOptions {
   int model_parallel = 1;
   // How the model is cut into stages. `accumulate` are then the micro-batches of a step.
   PipelineOptions pipeline;
-  // BatchNorm by the moments of all workers' batches (worker/models/sync_norm.h). Not with
+  // BatchNorm by the moments of all workers' batches (worker/models/batch_statistics.h). Not with
   // `cuda_graph`.
   bool sync_batchnorm = false;
   // Keeps an average of the weights (weight_average.h) with this decay beside them, by which

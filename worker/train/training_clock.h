@@ -1,6 +1,9 @@
+// How long steps take, and the same on a trace.
+
 #ifndef GRADSYNC_WORKER_TRAIN_TRAINING_CLOCK_H_
 #define GRADSYNC_WORKER_TRAIN_TRAINING_CLOCK_H_
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <utility>
@@ -9,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/monotonic_time.h"
+#include "core/base/trace_recorder.h"
 #include "core/gpu/gpu_api.h"
 #include "core/gpu/gpu_resources.h"
 
@@ -80,6 +84,36 @@ class TrainingClock {
   SharedEvent last_;      // where the step that ended last did
   absl::Duration taken_;  // by the steps of Take()
 };
+
+// The host's clock in one batch of a step.
+struct BatchPoints {
+  MonotonicTime begin;
+  MonotonicTime have_data;
+  MonotonicTime forward_done;
+  MonotonicTime backward_done;
+};
+
+// Records data, forward and backward. `recorder` may be null, here and below. Thread-safe.
+void RecordBatch(TraceRecorder* recorder, int64_t step, const BatchPoints& points);
+
+// The same in a batch of a step with replicas in one process (data_parallel_step.h).
+struct ReplicaPoints {
+  MonotonicTime begin;
+  MonotonicTime have_data;
+  MonotonicTime replicated;
+  MonotonicTime scattered;
+  MonotonicTime forward_done;  // of replica 0
+  MonotonicTime applied;       // backward of all replicas
+  MonotonicTime gathered;
+  MonotonicTime reduced;
+};
+
+void RecordReplicas(TraceRecorder* recorder, int64_t step, const ReplicaPoints& points);
+
+// Records a step that ends now: itself, and by how much a straggler stretches its update. At
+// `finished` all buckets were there and updated. Waits and updates are recorded where they happen
+// (gradsync/ddp/ddp_engine.h). Thread-safe.
+void RecordStep(TraceRecorder* recorder, int64_t step, MonotonicTime begin, MonotonicTime finished);
 
 }  // namespace gradsync
 

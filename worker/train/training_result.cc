@@ -10,10 +10,10 @@
 #include "core/base/deadline.h"
 #include "core/base/status_macros.h"
 #include "worker/train/job_evaluation.h"
-#include "worker/train/spent.h"
-#include "worker/train/step_log.h"
 #include "worker/train/step_loop.h"
+#include "worker/train/step_reports.h"
 #include "worker/train/training_job.h"
+#include "worker/train/training_record.h"
 
 namespace gradsync {
 namespace {

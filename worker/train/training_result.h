@@ -13,10 +13,8 @@
 #include "absl/time/time.h"
 #include "core/group/wire_stats.h"
 #include "core/sync/staleness.h"
-#include "worker/train/epoch_tally.h"
-#include "worker/train/evaluation.h"
-#include "worker/train/share_traffic.h"
 #include "worker/train/step_times.h"
+#include "worker/train/training_record.h"
 
 namespace gradsync {
 
