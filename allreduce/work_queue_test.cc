@@ -4,7 +4,7 @@
 
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -19,7 +19,7 @@
 #include "benchmarks/replay/step_replay.h"
 #include "core/base/deadline.h"
 #include "core/base/flags.h"
-#include "core/base/keep_memory.h"
+#include "core/base/process_resources.h"
 #include "core/base/sha256.h"
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"

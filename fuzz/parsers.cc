@@ -12,7 +12,6 @@
 #include "core/base/byte_sizes.h"
 #include "core/base/chunk_codec.h"
 #include "core/base/host_port.h"
-#include "core/base/rate.h"
 #include "core/base/straggler.h"
 #include "core/base/yaml_flags.h"
 #include "core/group/liveness.h"

@@ -13,7 +13,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/float_stream.h"
+#include "core/base/chunk_codec.h"
 #include "core/base/kernels.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace_recorder.h"

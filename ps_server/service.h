@@ -64,7 +64,6 @@
 #include "core/base/deadline.h"
 #include "core/base/monotonic_time.h"
 #include "core/base/mutex.h"
-#include "core/base/patient_deadline.h"
 #include "core/base/thread.h"
 #include "core/links/frame_stream.h"
 #include "ps_server/async_shard.h"

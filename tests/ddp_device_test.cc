@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "allreduce/shm_gradient_sync.h"
 #include "core/base/deadline.h"
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "core/base/status_macros.h"
 #include "core/gpu/fake_gpu.h"
 #include "core/gpu/queued_gpu.h"

@@ -14,7 +14,7 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "allreduce/ipc_gradient_sync.h"
 #include "core/base/deadline.h"
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "core/gpu/queued_gpu.h"
 #include "core/group/in_memory_store.h"
 #include "core/group/key_value_store.h"

@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/flags.h"
 #include "core/base/last_words.h"
 #include "core/base/program_main.h"

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/process_limits.h"
+#include "core/base/process_resources.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 #include "worker/data/check_samples.h"

@@ -5,7 +5,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/plan/precision.h"
 
 ABSL_FLAG(int, data_parallel, 1,

@@ -1,7 +1,7 @@
 #include "worker/failure_flags.h"
 
 #include "absl/flags/flag.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 
 ABSL_FLAG(
     absl::Duration, failure_timeout, absl::Seconds(10),

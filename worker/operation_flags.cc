@@ -6,7 +6,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 

@@ -8,7 +8,6 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/check_writable.h"
 #include "core/base/deadline.h"
 #include "core/base/monotonic_time.h"
 #include "core/base/status_macros.h"

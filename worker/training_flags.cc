@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/byte_sizes.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 #include "core/base/straggler.h"

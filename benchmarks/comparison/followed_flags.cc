@@ -10,7 +10,7 @@
 #include "absl/strings/strip.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/options/placed_job.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "core/plan/precision.h"
 

@@ -1,7 +1,7 @@
 #include "benchmarks/options/shared_gpu.h"
 
 #include "absl/strings/str_cat.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 
 namespace gradsync {
 

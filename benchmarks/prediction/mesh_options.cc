@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "benchmarks/profiles/mesh_stages.h"
 #include "benchmarks/profiles/step_profile.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/records/run_job.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "core/plan/sharded_job.h"
 #include "simulator/pipeline.h"

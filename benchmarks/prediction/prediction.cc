@@ -10,7 +10,7 @@
 #include "benchmarks/exchange/exchange_plan.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/records/run_job.h"
-#include "core/base/rate.h"
+#include "core/base/byte_sizes.h"
 #include "core/base/status_macros.h"
 #include "core/plan/cost_model.h"
 #include "core/plan/shard_map.h"

@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "absl/time/time.h"
-#include "core/base/process_cpu_time.h"
+#include "core/base/process_resources.h"
 
 namespace gradsync {
 

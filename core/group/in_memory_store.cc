@@ -5,7 +5,6 @@
 #include "absl/types/optional.h"
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
-#include "core/base/patient_deadline.h"
 #include "core/base/status_macros.h"
 #include "core/base/thread.h"
 #include "core/group/store_map.h"

@@ -15,6 +15,8 @@
 
 namespace gradsync {
 
+class StoreMap;
+
 // A small map from keys to byte strings that lives in one process (rank 0's) and is reached from
 // all. Values stay until the store ends. Thread-safe: any number of calls may be under way, and
 // none holds up another.

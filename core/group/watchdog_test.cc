@@ -14,7 +14,7 @@
 #include "core/base/activity.h"
 #include "core/base/deadline.h"
 #include "core/base/monotonic_time.h"
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "core/group/group_error.h"
 #include "core/group/heartbeat.h"
 #include "core/group/in_memory_store.h"

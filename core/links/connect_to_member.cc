@@ -4,12 +4,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/annotate.h"
-#include "core/base/free_descriptor.h"
-#include "core/base/host_accepts.h"
+#include "core/base/deadline.h"
+#include "core/base/errors.h"
+#include "core/base/host_port.h"
 #include "core/base/monotonic_time.h"
-#include "core/base/patient_deadline.h"
-#include "core/base/suspicion.h"
+#include "core/base/process_resources.h"
 
 namespace gradsync {
 namespace {

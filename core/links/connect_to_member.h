@@ -18,7 +18,7 @@ namespace gradsync {
 // nothing but a failure keeps it from answering, and it has `failure_timeout` for that. Where the peer
 // may yet have to be started, `is_member` is asked after that time, and again, for as long as it is
 // not one. Errors: those of StreamLink::Connect(); that of a member which does not answer is a
-// suspicion (core/base/suspicion.h), since it may be lost, and the group know that soon.
+// suspicion (core/base/errors.h), since it may be lost, and the group know that soon.
 // RESOURCE_EXHAUSTED as such a suspicion when the member's host answers and it does not, and not as
 // one when there was no answer for `failure_timeout`, of a member or not, and this process has no
 // descriptors left.

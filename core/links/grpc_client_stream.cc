@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/grpc_status.h"
+#include "core/base/grpc_conversions.h"
 #include "core/base/status_macros.h"
 #include "core/links/grpc_challenge.h"
 #include "core/links/grpc_frame_stream.h"

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/base/grpc_status.h"
+#include "core/base/grpc_conversions.h"
 #include "core/links/grpc_challenge.h"
 #include "core/links/grpc_frame_stream.h"
 #include "grpc/grpc.h"

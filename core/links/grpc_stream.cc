@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/deadline.h"
-#include "core/base/grpc_deadline.h"
+#include "core/base/grpc_conversions.h"
 #include "core/base/status_macros.h"
 #include "core/links/grpc_channel_arguments.h"
 #include "core/links/grpc_client_stream.h"

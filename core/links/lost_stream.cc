@@ -2,8 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/culprit.h"
-#include "core/base/suspicion.h"
+#include "core/base/errors.h"
 
 namespace gradsync {
 

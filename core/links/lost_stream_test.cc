@@ -2,7 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "core/base/suspicion.h"
+#include "core/base/errors.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -15,7 +15,7 @@ struct Silence {
   absl::Duration interval;  // in which idle connections are asked for a sign, and all are looked at
   absl::Duration limit;     // without an acknowledgement of what was sent
   absl::Duration
-      patience;  // of the suspicion (core/base/suspicion.h) with which the connection ends
+      patience;  // of the suspicion (core/base/errors.h) with which the connection ends
 };
 
 // For a finite `failure_timeout`. Silence is noticed by then, and the suspicion is believed

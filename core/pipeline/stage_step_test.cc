@@ -23,7 +23,7 @@
 #include "core/base/activity.h"
 #include "core/base/deadline.h"
 #include "core/base/host_identity.h"
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "core/group/in_memory_store.h"
 #include "core/group/key_value_store.h"
 #include "core/group/worker_group.h"

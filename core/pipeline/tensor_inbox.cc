@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
-#include "core/base/patient_deadline.h"
+#include "core/base/deadline.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {

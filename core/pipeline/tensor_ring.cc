@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/base/job_key.h"
+#include "core/base/secret_proof.h"
 #include "core/base/status_macros.h"
 #include "core/shared_memory/file_descriptor.h"
 

@@ -22,7 +22,6 @@
 #include "core/base/deadline.h"
 #include "core/base/host_identity.h"
 #include "core/base/mutex.h"
-#include "core/base/patient_deadline.h"
 #include "core/base/status_macros.h"
 #include "core/group/group_error.h"
 #include "core/shared_memory/window.h"

@@ -1,6 +1,6 @@
 #include "core/plan/placement.h"
 
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 
 namespace gradsync {
 

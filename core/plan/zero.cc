@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/plan/consistency.h"
 
 namespace gradsync {

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/base/process_limits.h"
+#include "core/base/process_resources.h"
 #include "core/base/status_macros.h"
 #include "core/plan/bucket_slots.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "core/gpu/gpu_resources.h"
 #include "core/gpu/queued_gpu.h"
 #include "core/sync/manual_sync.h"

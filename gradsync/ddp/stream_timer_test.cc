@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "core/gpu/timed_gpu.h"
 #include "gtest/gtest.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/base/deadline.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/host_identity.h"
 #include "core/base/status_macros.h"
 #include "core/pipeline/stream_slice_link.h"

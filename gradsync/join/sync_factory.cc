@@ -13,7 +13,7 @@
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
 #include "core/base/deadline.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/host_identity.h"
 #include "core/base/status_macros.h"
 #include "core/links/grpc_stream.h"

@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/patient_deadline.h"
+#include "core/base/deadline.h"
 #include "core/base/status_macros.h"
 #include "core/links/make_frame.h"
 #include "core/plan/frame_fields.h"

@@ -5,11 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/chunk_codec.h"
-#include "core/base/culprit.h"
 #include "core/base/deadline.h"
-#include "core/base/float_stream.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
-#include "core/base/suspicion.h"
 #include "core/base/trace_recorder.h"
 #include "core/links/frame_error.h"
 #include "core/links/parse_payload.h"

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
-#include "core/base/annotate.h"
+#include "core/base/errors.h"
 #include "core/base/mutex.h"
 #include "core/base/status_macros.h"
 #include "core/links/connect_to_member.h"

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "core/base/deadline.h"
-#include "core/base/no_descriptors_left.h"
+#include "core/base/fault_injection.h"
 #include "core/links/in_process_stream.h"
 #include "gtest/gtest.h"
 #include "proto/parameter_server.pb.h"

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
-#include "core/base/refusable_threads.h"
+#include "core/base/thread.h"
 
 namespace gradsync {
 namespace {

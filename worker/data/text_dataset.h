@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/base/mapped_file.h"
+#include "core/base/regular_file.h"
 #include "worker/data/dataset.h"
 #include "worker/data/token_dataset.h"
 

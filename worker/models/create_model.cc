@@ -8,9 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/first_line.h"
-#include "core/base/flag_error.h"
-#include "core/base/process_limits.h"
+#include "core/base/errors.h"
+#include "core/base/process_resources.h"
 #include "core/base/status_macros.h"
 #include "worker/models/gpt.h"
 #include "worker/models/mlp.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/base/process_limits.h"
+#include "core/base/process_resources.h"
 #include "core/base/status_macros.h"
 #include "worker/data/augment.h"
 #include "worker/train/precision.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "core/gpu/fake_gpu.h"
 #include "core/gpu/queued_gpu.h"
 #include "gmock/gmock.h"

@@ -10,7 +10,7 @@
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "worker/data/dataset.h"
 #include "worker/models/layers.h"
 #include "worker/train/accumulation.h"

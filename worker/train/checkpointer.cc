@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/monotonic_time.h"
 #include "core/base/status_macros.h"
 #include "core/base/utf8.h"

@@ -6,7 +6,7 @@
 #include "ATen/ops/zeros.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/first_line.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "worker/models/create_model.h"
 #include "worker/models/describe_model.h"

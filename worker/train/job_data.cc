@@ -1,7 +1,7 @@
 #include "worker/train/job_data.h"
 
 #include "absl/strings/str_cat.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "worker/data/open_dataset.h"
 #include "worker/data/open_tokens.h"

@@ -1,7 +1,7 @@
 #include "worker/train/spent.h"
 
 #include "core/base/monotonic_time.h"
-#include "core/base/process_cpu_time.h"
+#include "core/base/process_resources.h"
 
 namespace gradsync {
 

@@ -5,7 +5,7 @@
 
 #include "absl/time/time.h"
 #include "core/base/monotonic_time.h"
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "core/gpu/timed_gpu.h"
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-#include "core/base/process_limits.h"
+#include "core/base/process_resources.h"
 
 #include <sys/resource.h>
 

@@ -1,8 +1,8 @@
-#include "core/base/run_bounded.h"
+#include "core/base/thread.h"
 
 #include <memory>
 
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

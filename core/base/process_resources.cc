@@ -1,10 +1,13 @@
-#include "core/base/process_limits.h"
+#include "core/base/process_resources.h"
 
+#include <malloc.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -231,6 +234,27 @@ absl::Status TakeMemory(absl::string_view what, char* memory, size_t bytes) {
     std::memset(memory + begin, 0, std::min(kPieceBytes, bytes - begin));
   }
   return absl::OkStatus();
+}
+
+void RaiseFileLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+bool HasFreeDescriptor() {
+  const int found = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (found < 0) return errno != EMFILE && errno != ENFILE;
+  close(found);
+  return true;
+}
+
+void KeepFreedMemory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_MAX, 0);         // large blocks come from the heap, too
+  mallopt(M_TRIM_THRESHOLD, -1);  // whose end is never given back
+#endif
 }
 
 }  // namespace gradsync

@@ -1,4 +1,4 @@
-#include "core/base/grpc_status.h"
+#include "core/base/grpc_conversions.h"
 
 #include <string>
 
