@@ -30,7 +30,7 @@
 #include "core/base/status_macros.h"
 #include "core/base/thread.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/gpu/kernel_pieces.h"
+#include "core/gpu/kernel_operands.h"
 #include "core/plan/codec.h"
 #include "core/sync/device_buckets.h"
 #include "core/sync/group_sync.h"

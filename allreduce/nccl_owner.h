@@ -14,7 +14,7 @@
 #include "core/base/deadline.h"
 #include "core/gpu/gpu_api.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/gpu/kernel_pieces.h"
+#include "core/gpu/kernel_operands.h"
 #include "core/plan/plan.h"
 #include "core/plan/step_options.h"
 

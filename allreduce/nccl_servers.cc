@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/gpu/kernel_pieces.h"
+#include "core/gpu/kernel_operands.h"
 #include "core/group/wire_counter.h"
 
 namespace gradsync {

@@ -10,8 +10,8 @@
 #include "allreduce/fake_nccl.h"
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
+#include "core/gpu/fake_gpu.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/gpu/queued_gpu.h"
 #include "core/group/in_memory_store.h"
 #include "gtest/gtest.h"
 

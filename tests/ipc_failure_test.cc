@@ -15,7 +15,7 @@
 #include "allreduce/ipc_gradient_sync.h"
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
-#include "core/gpu/queued_gpu.h"
+#include "core/gpu/fake_gpu.h"
 #include "core/group/in_memory_store.h"
 #include "core/group/key_value_store.h"
 #include "gtest/gtest.h"

@@ -10,7 +10,7 @@
 
 #include "allreduce/fake_nccl.h"
 #include "allreduce/nccl_gradient_sync.h"
-#include "core/gpu/queued_gpu.h"
+#include "core/gpu/fake_gpu.h"
 #include "core/group/in_memory_store.h"
 #include "gtest/gtest.h"
 #include "tests/rank_threads.h"

@@ -19,7 +19,6 @@
 #include "core/base/deadline.h"
 #include "core/base/sanitizers.h"
 #include "core/gpu/fake_gpu.h"
-#include "core/gpu/queued_gpu.h"
 #include "core/group/in_memory_store.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"

@@ -12,7 +12,6 @@
 #include "absl/time/time.h"
 #include "core/base/mutex.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/gpu/queued_gpu.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "core/base/mutex.h"
-#include "core/gpu/timed_gpu.h"
+#include "core/gpu/fake_gpu.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

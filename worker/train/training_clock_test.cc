@@ -6,7 +6,7 @@
 #include "absl/time/time.h"
 #include "core/base/monotonic_time.h"
 #include "core/base/mutex.h"
-#include "core/gpu/timed_gpu.h"
+#include "core/gpu/fake_gpu.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

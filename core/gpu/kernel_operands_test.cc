@@ -1,4 +1,4 @@
-#include "core/gpu/vector_split.h"
+#include "core/gpu/kernel_operands.h"
 
 #include <vector>
 
