@@ -22,7 +22,7 @@
 #include "core/base/status_macros.h"
 #include "core/base/thread.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/group/wire_counter.h"
+#include "core/group/wire_stats.h"
 #include "core/plan/codec.h"
 #include "core/shared_memory/window.h"
 #include "core/shared_memory/window_mesh.h"

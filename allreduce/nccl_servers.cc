@@ -11,7 +11,7 @@
 #include "core/base/status_macros.h"
 #include "core/gpu/gpu_resources.h"
 #include "core/gpu/kernel_operands.h"
-#include "core/group/wire_counter.h"
+#include "core/group/wire_stats.h"
 
 namespace gradsync {
 namespace {

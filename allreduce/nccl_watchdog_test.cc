@@ -12,7 +12,7 @@
 #include "core/base/mutex.h"
 #include "core/gpu/fake_gpu.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

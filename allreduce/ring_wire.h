@@ -8,7 +8,6 @@
 
 #include "absl/functional/any_invocable.h"
 #include "core/base/trace_recorder.h"
-#include "core/group/wire_counter.h"
 #include "core/group/wire_stats.h"
 #include "core/links/frame_stream.h"
 #include "core/plan/plan.h"

@@ -51,7 +51,6 @@
 #include "core/group/launch_environment.h"
 #include "core/group/liveness.h"
 #include "core/group/store_run.h"
-#include "core/group/task_role.h"
 #include "core/links/frame_codec.h"
 #include "core/links/grpc_stream.h"
 #include "grpc/grpc.h"

@@ -15,7 +15,7 @@
 #include "core/base/mutex.h"
 #include "core/base/status_macros.h"
 #include "core/gpu/fake_gpu.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/sync/local_sync.h"
 #include "core/sync/staged_sync.h"
 #include "gradsync/ddp/distributed_data_parallel.h"

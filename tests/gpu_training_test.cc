@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "allreduce/shm_gradient_sync.h"
 #include "core/base/status_macros.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/group/side_channel.h"
 #include "core/sync/device_buckets.h"
 #include "core/sync/flat_buckets.h"

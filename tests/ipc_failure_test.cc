@@ -16,7 +16,6 @@
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
 #include "core/gpu/fake_gpu.h"
-#include "core/group/in_memory_store.h"
 #include "core/group/key_value_store.h"
 #include "gtest/gtest.h"
 #include "tests/forwarding_store.h"

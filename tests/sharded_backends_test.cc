@@ -19,7 +19,7 @@
 #include "core/base/deadline.h"
 #include "core/base/sanitizers.h"
 #include "core/gpu/fake_gpu.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
 #include "core/plan/bucket_slots.h"

@@ -6,7 +6,7 @@
 //   srun -n 4 bazel-bin/tools/task -- --topology=ring --model=mlp --steps=20
 //
 // Of the launcher's tasks the last --servers become servers, the others workers
-// (core/group/task_role.h). This process is replaced by the other program, so signals and exit
+// (core/group/launch_environment.h). This process is replaced by the other program, so signals and exit
 // codes are that one's.
 
 #include <unistd.h>
@@ -28,7 +28,6 @@
 #include "core/base/status_macros.h"
 #include "core/base/version.h"
 #include "core/group/launch_environment.h"
-#include "core/group/task_role.h"
 #include "tools/runfiles.h"
 #include "tools/worker_flags.h"
 

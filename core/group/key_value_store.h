@@ -70,6 +70,15 @@ class KeyValueStore {
       absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) = 0;
 };
 
+// A store that lives in this process and is shared by its threads: for tests in which a rank is a
+// thread, and for jobs of one worker. Never UNAVAILABLE. Its watchers may outlive it. Each watch
+// that pends holds a thread. Deadlines do not pass while the process is stopped.
+std::shared_ptr<KeyValueStore> NewInMemoryStore();
+
+// Over a map that others use too, such as a store's that is served: without the network. UNAVAILABLE
+// once the map is closed.
+std::shared_ptr<KeyValueStore> NewInMemoryStore(std::shared_ptr<StoreMap> map);
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_CORE_GROUP_KEY_VALUE_STORE_H_

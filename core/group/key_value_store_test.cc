@@ -14,7 +14,6 @@
 #include "core/base/fault_injection.h"
 #include "core/base/mutex.h"
 #include "core/group/grpc_store.h"
-#include "core/group/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -17,7 +17,7 @@
 #include "core/base/mutex.h"
 #include "core/group/group_error.h"
 #include "core/group/heartbeat.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/group/worker_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/base/errors.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/group/worker_group.h"
 #include "core/links/in_process_stream.h"
 #include "core/pipeline/stream_slice_link.h"

@@ -24,7 +24,6 @@
 #include "core/base/deadline.h"
 #include "core/base/host_identity.h"
 #include "core/base/mutex.h"
-#include "core/group/in_memory_store.h"
 #include "core/group/key_value_store.h"
 #include "core/group/worker_group.h"
 #include "core/links/failing_link.h"

@@ -20,7 +20,7 @@
 #include "core/base/status_macros.h"
 #include "core/base/trace_recorder.h"
 #include "core/group/group_error.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/group/sync_handle.h"
 #include "core/group/sync_life.h"
 #include "core/optim/state_mapping.h"

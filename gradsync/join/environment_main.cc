@@ -8,7 +8,6 @@
 #include "core/base/secret_proof.h"
 #include "core/base/status_macros.h"
 #include "core/group/launch_environment.h"
-#include "core/group/task_role.h"
 #include "gradsync/join/nccl_settings.h"
 
 namespace gradsync {

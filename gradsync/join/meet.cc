@@ -11,7 +11,7 @@
 #include "core/base/secret_proof.h"
 #include "core/base/status_macros.h"
 #include "core/base/write_file.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/group/liveness.h"
 #include "core/group/store_door.h"
 #include "core/group/store_run.h"

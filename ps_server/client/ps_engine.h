@@ -20,7 +20,6 @@
 #include "core/base/mutex.h"
 #include "core/base/trace_recorder.h"
 #include "core/group/sync_handle.h"
-#include "core/group/wire_counter.h"
 #include "core/group/wire_stats.h"
 #include "core/links/frame_stream.h"
 #include "core/optim/optimizer_state.h"

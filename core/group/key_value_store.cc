@@ -1,4 +1,4 @@
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 
 #include <utility>
 
