@@ -8,11 +8,8 @@
 #include "core/base/errors.h"
 #include "core/base/secret_proof.h"
 #include "core/base/status_macros.h"
-#include "core/links/connect_to_member.h"
-#include "core/links/frame_error.h"
-#include "core/links/lost_stream.h"
-#include "core/links/make_frame.h"
-#include "core/links/parse_payload.h"
+#include "core/links/frames.h"
+#include "core/links/member_stream.h"
 #include "core/plan/ring_schedule.h"
 #include "proto/ring.pb.h"
 

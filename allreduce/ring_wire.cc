@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/links/record_frames.h"
+#include "core/links/frames.h"
 
 namespace gradsync {
 

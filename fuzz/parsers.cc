@@ -18,7 +18,7 @@
 #include "core/group/liveness.h"
 #include "core/group/mesh.h"
 #include "core/links/frame_codec.h"
-#include "core/links/frame_error.h"
+#include "core/links/frames.h"
 #include "core/plan/codec.h"
 #include "core/plan/consistency.h"
 #include "core/plan/job_spec.h"

@@ -11,8 +11,7 @@
 #include "core/base/secret_proof.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace_recorder.h"
-#include "core/links/frame_error.h"
-#include "core/links/make_frame.h"
+#include "core/links/frames.h"
 #include "core/plan/consistency.h"
 #include "core/plan/flow_control.h"
 #include "core/plan/frame_fields.h"
@@ -24,7 +23,7 @@ namespace gradsync {
 namespace {
 
 // How long the last words may take to be heard. A peer that is stopped hears none of them, and its
-// streams take another second to close (core/links/grpc_server_stream.cc): together less than the
+// streams take another second to close (core/links/grpc_stream_ends.cc): together less than the
 // two seconds within which whoever is left of a job ends.
 constexpr absl::Duration kFarewell = absl::Milliseconds(700);
 

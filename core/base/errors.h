@@ -59,7 +59,7 @@ absl::Duration PatienceWith(const absl::Status& status);
 inline constexpr absl::Duration kUntilTheGroupKnows = absl::Milliseconds(1250);
 
 // The suspicion `why`, of the link between two processes: "link rank 0 - server 1 (host:port): ...".
-// Of the far one alone where its host answers (RESOURCE_EXHAUSTED, core/links/connect_to_member.h).
+// Of the far one alone where its host answers (RESOURCE_EXHAUSTED, core/links/member_stream.h).
 absl::Status CutLink(absl::string_view from, absl::string_view to, const absl::Status& why);
 
 }  // namespace gradsync

@@ -17,7 +17,7 @@
 #include "core/base/host_identity.h"
 #include "core/base/status_macros.h"
 #include "core/links/grpc_stream.h"
-#include "core/links/near_link.h"
+#include "core/links/in_process_stream.h"
 #include "core/sync/local_sync.h"
 #include "core/sync/staged_sync.h"
 #include "ps_server/client/ps_gradient_sync.h"

@@ -15,7 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "core/base/deadline.h"
 #include "core/base/status_macros.h"
-#include "core/links/make_frame.h"
+#include "core/links/frames.h"
 #include "core/plan/frame_fields.h"
 #include "core/plan/plan_proto.h"
 #include "core/plan/push_lead.h"

@@ -10,8 +10,8 @@
 #include "core/base/errors.h"
 #include "core/base/mutex.h"
 #include "core/base/status_macros.h"
-#include "core/links/connect_to_member.h"
-#include "core/links/frame_error.h"
+#include "core/links/frames.h"
+#include "core/links/member_stream.h"
 #include "proto/parameter_server.pb.h"
 
 namespace gradsync {

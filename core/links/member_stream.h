@@ -1,5 +1,7 @@
-#ifndef GRADSYNC_CORE_LINKS_CONNECT_TO_MEMBER_H_
-#define GRADSYNC_CORE_LINKS_CONNECT_TO_MEMBER_H_
+// Streams with members of the group: how they come about, and what it means when they do not, or end.
+
+#ifndef GRADSYNC_CORE_LINKS_MEMBER_STREAM_H_
+#define GRADSYNC_CORE_LINKS_MEMBER_STREAM_H_
 
 #include <functional>
 #include <memory>
@@ -31,6 +33,12 @@ absl::StatusOr<std::shared_ptr<FrameStream>> ConnectToMember(
 // this process lacks itself. A suspicion stays one.
 absl::Status NoConnection(absl::string_view name, const absl::Status& why);
 
+// What it means to `own` ("rank 0") that its stream with `peer` ("rank 1") at `address` ended without
+// a goodbye, by `status`: that the peer is lost, or the link between them cut, or, where the peer said
+// who is, what it said. `stream`: "the stream from it". Thread-safe.
+absl::Status LostStream(absl::string_view own, absl::string_view peer, absl::string_view address,
+                        absl::string_view stream, const absl::Status& status);
+
 }  // namespace gradsync
 
-#endif  // GRADSYNC_CORE_LINKS_CONNECT_TO_MEMBER_H_
+#endif  // GRADSYNC_CORE_LINKS_MEMBER_STREAM_H_

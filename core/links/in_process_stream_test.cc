@@ -1,4 +1,4 @@
-#include "core/links/near_link.h"
+#include "core/links/in_process_stream.h"
 
 #include <memory>
 #include <string>

@@ -1,6 +1,8 @@
-// The ends of gRPC streams that a listener accepts. Private to core/links/grpc_stream.
-#ifndef GRADSYNC_CORE_LINKS_GRPC_SERVER_STREAM_H_
-#define GRADSYNC_CORE_LINKS_GRPC_SERVER_STREAM_H_
+// The two ends of a gRPC stream, that which Connect() opens and that which a listener accepts. Private
+// to core/links/grpc_stream.
+
+#ifndef GRADSYNC_CORE_LINKS_GRPC_STREAM_ENDS_H_
+#define GRADSYNC_CORE_LINKS_GRPC_STREAM_ENDS_H_
 
 #include <memory>
 #include <string>
@@ -8,15 +10,27 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "core/base/alarm_clock.h"
+#include "core/base/deadline.h"
 #include "core/base/grpc_health.h"
 #include "core/base/mutex.h"
 #include "core/base/secret_proof.h"
 #include "core/links/frame_stream.h"
 #include "core/links/silence_watch.h"
+#include "grpcpp/channel.h"
 #include "grpcpp/generic/async_generic_service.h"
 
 namespace gradsync {
+
+// Opens a stream on `channel`, which leads to `address`, as one that has `proof` and `secret`, which
+// may be empty. Where the peer refuses what it shows of the secret, it asks for a new challenge and
+// tries once more. Blocks until the peer has accepted, at most until the deadline. `watch`, if there
+// is one, looks at it from then on. Errors: as StreamLink::Connect(); the sink is not called then.
+absl::StatusOr<std::shared_ptr<FrameStream>> OpenClientStream(
+    const std::string& address, std::shared_ptr<grpc::Channel> channel, const StreamProof& proof,
+    const std::string& secret, SilenceWatch* watch, std::shared_ptr<FrameSink> sink,
+    Deadline deadline);
 
 // The open streams of a listener, which may go before the last reference to a stream. Thread-safe.
 class StreamRegistry {
@@ -92,4 +106,4 @@ class FrameService : public grpc::CallbackGenericService {
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_CORE_LINKS_GRPC_SERVER_STREAM_H_
+#endif  // GRADSYNC_CORE_LINKS_GRPC_STREAM_ENDS_H_
