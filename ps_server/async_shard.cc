@@ -17,7 +17,6 @@
 #include "core/base/kernels.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace_recorder.h"
-#include "core/optim/partial_updates.h"
 #include "core/optim/range_optimizer.h"
 
 namespace gradsync {

@@ -23,7 +23,7 @@
 #include "core/group/key_value_store.h"
 #include "core/group/sync_handle.h"
 #include "core/group/sync_life.h"
-#include "core/optim/state_mapping.h"
+#include "core/optim/optimizer_state.h"
 #include "core/plan/codec.h"
 #include "core/sync/launch_order.h"
 

@@ -10,7 +10,7 @@
 #include "core/base/status_macros.h"
 #include "core/base/trace_recorder.h"
 #include "core/links/frames.h"
-#include "core/optim/state_mapping.h"
+#include "core/optim/optimizer_state.h"
 #include "core/plan/frame_fields.h"
 #include "ps_server/client/ps_engine.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/optim/state_mapping.h"
+#include "core/optim/optimizer_state.h"
 #include "core/plan/frame_fields.h"
 #include "ps_server/client/ps_engine.h"
 

@@ -1,4 +1,4 @@
-#include "core/optim/state_mapping.h"
+#include "core/optim/optimizer_state.h"
 
 #include <algorithm>
 #include <vector>
