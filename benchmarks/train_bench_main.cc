@@ -55,7 +55,7 @@
 #include "core/base/status_macros.h"
 #include "core/base/write_file.h"
 #include "core/group/mesh.h"
-#include "core/pipeline/pipeline_options.h"
+#include "core/pipeline/split.h"
 #include "core/plan/precision.h"
 #include "simulator/calibration.h"
 #include "tools/lab_flags.h"

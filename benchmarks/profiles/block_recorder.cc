@@ -16,7 +16,7 @@
 #include "core/base/monotonic_time.h"
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
-#include "core/pipeline/stage_inlet.h"
+#include "core/pipeline/stage_step.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/data/dataset.h"
 #include "worker/data/token_dataset.h"

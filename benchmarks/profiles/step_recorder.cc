@@ -12,7 +12,7 @@
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
 #include "core/group/side_channel.h"
-#include "core/pipeline/slice_place.h"
+#include "core/pipeline/slice_link.h"
 #include "core/plan/precision.h"
 #include "core/sync/local_sync.h"
 #include "worker/models/model_table.h"

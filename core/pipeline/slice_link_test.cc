@@ -21,8 +21,6 @@
 #include "core/group/key_value_store.h"
 #include "core/group/worker_group.h"
 #include "core/links/in_process_stream.h"
-#include "core/pipeline/stream_slice_link.h"
-#include "core/pipeline/window_slice_link.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -31,7 +31,6 @@
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
 #include "core/links/stream_test_util.h"
-#include "core/pipeline/local_stages.h"
 #include "core/pipeline/stage_channel.h"
 #include "core/pipeline/stage_link.h"
 #include "core/pipeline/tensor_frames.h"

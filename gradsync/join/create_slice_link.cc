@@ -7,8 +7,7 @@
 #include "core/base/errors.h"
 #include "core/base/host_identity.h"
 #include "core/base/status_macros.h"
-#include "core/pipeline/stream_slice_link.h"
-#include "core/pipeline/window_slice_link.h"
+#include "core/pipeline/slice_link.h"
 #include "gradsync/join/sync_factory.h"
 
 namespace gradsync {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/monotonic_time.h"
-#include "core/pipeline/stage_inlet.h"
+#include "core/pipeline/stage_step.h"
 #include "gradsync/ddp/flat_parameters.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/train/forward.h"
