@@ -14,7 +14,7 @@
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "core/base/status_macros.h"
-#include "core/plan/clip_scale.h"
+#include "core/plan/step_options.h"
 #include "core/plan/stripes.h"
 #include "core/shared_memory/step_note.h"
 

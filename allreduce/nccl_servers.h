@@ -5,8 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "allreduce/nccl_topology.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
-#include "core/plan/update_site.h"
 
 namespace gradsync {
 

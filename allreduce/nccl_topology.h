@@ -13,7 +13,7 @@
 #include "core/base/deadline.h"
 #include "core/gpu/gpu_api.h"
 #include "core/group/wire_stats.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 
 namespace gradsync {
 

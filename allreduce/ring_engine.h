@@ -21,9 +21,9 @@
 #include "core/links/frame_stream.h"
 #include "core/links/release.h"
 #include "core/plan/codec.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/step_options.h"
-#include "core/plan/update_site.h"
 #include "core/sync/chunk_encoder.h"
 #include "core/sync/flat_buckets.h"
 

@@ -56,7 +56,7 @@
 #include "core/base/write_file.h"
 #include "core/group/mesh.h"
 #include "core/pipeline/split.h"
-#include "core/plan/precision.h"
+#include "core/plan/kinds.h"
 #include "simulator/calibration.h"
 #include "tools/lab_flags.h"
 #include "tools/runfiles.h"

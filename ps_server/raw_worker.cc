@@ -5,7 +5,6 @@
 
 #include "absl/time/clock.h"
 #include "core/links/frames.h"
-#include "core/plan/frame_fields.h"
 #include "core/plan/plan_proto.h"
 
 namespace gradsync {

@@ -11,7 +11,7 @@
 #include "core/base/sha256.h"
 #include "core/base/status_macros.h"
 #include "core/plan/codec.h"
-#include "core/plan/consistency.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan_proto.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/text_format.h"

@@ -6,7 +6,7 @@
 #include "core/base/status_macros.h"
 #include "core/group/process_trace.h"
 #include "core/links/frames.h"
-#include "core/plan/frame_fields.h"
+#include "core/plan/plan_proto.h"
 #include "core/plan/step_options.h"
 #include "proto/step_trace.pb.h"
 #include "ps_server/service.h"

@@ -14,7 +14,7 @@
 #include "core/base/deadline.h"
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 
 namespace gradsync {
 namespace {

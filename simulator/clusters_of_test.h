@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/plan/placement.h"
+#include "core/plan/kinds.h"
 #include "simulator/cluster.h"
 
 namespace gradsync {

@@ -7,7 +7,6 @@
 
 #include "core/plan/cost_model.h"
 #include "core/plan/flow_control.h"
-#include "core/plan/server_streams.h"
 #include "simulator/stripe_table.h"
 
 namespace gradsync {

@@ -25,7 +25,7 @@
 #include "core/group/sync_handle.h"
 #include "core/group/watchdog.h"
 #include "core/group/worker_group.h"
-#include "core/plan/consistency.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/step_options.h"
 #include "core/sync/flat_buckets.h"

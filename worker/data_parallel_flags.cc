@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/errors.h"
-#include "core/plan/precision.h"
+#include "core/plan/kinds.h"
 
 ABSL_FLAG(int, data_parallel, 1,
           "replicas of the model in this process, among which each batch is cut into equal parts, "

@@ -12,9 +12,8 @@
 #include "core/base/status_macros.h"
 #include "core/base/version.h"
 #include "core/base/write_file.h"
-#include "core/plan/consistency.h"
 #include "core/plan/job_spec.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 
 namespace gradsync {
 namespace {

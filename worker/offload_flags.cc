@@ -9,7 +9,7 @@
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "core/plan/job_spec.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 #include "worker/sharding_flags.h"
 
 ABSL_DECLARE_FLAG(int, zero);

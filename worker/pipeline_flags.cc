@@ -10,10 +10,9 @@
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
 #include "core/plan/codec.h"
-#include "core/plan/consistency.h"
 #include "core/plan/job_spec.h"
+#include "core/plan/kinds.h"
 #include "core/plan/pipeline_schedule.h"
-#include "core/plan/precision.h"
 #include "worker/checkpoint_flags.h"
 
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/types/optional.h"
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
-#include "core/plan/consistency.h"
+#include "core/plan/kinds.h"
 #include "core/plan/optimizer_spec.h"
 #include "worker/train/recipe.h"
 

@@ -14,7 +14,7 @@
 #include "core/base/errors.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
-#include "core/plan/placement.h"
+#include "core/plan/kinds.h"
 #include "worker/train/kineto_trace.h"
 
 ABSL_FLAG(std::string, trace, "",

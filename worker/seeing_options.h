@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/plan/placement.h"
+#include "core/plan/kinds.h"
 #include "worker/train/kineto_trace.h"
 
 namespace gradsync {

@@ -7,8 +7,8 @@
 #include "absl/strings/string_view.h"
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
-#include "core/plan/update_site.h"
-#include "core/plan/zero.h"
+#include "core/plan/kinds.h"
+#include "core/plan/sharding.h"
 
 ABSL_FLAG(int, zero, 0,
           "what owners (ranks of a ring, or servers) keep for all: 1: the optimizer's state, as "

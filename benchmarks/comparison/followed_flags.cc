@@ -12,7 +12,7 @@
 #include "benchmarks/options/placed_job.h"
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
-#include "core/plan/precision.h"
+#include "core/plan/kinds.h"
 
 namespace gradsync {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/types/optional.h"
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
-#include "core/plan/zero.h"
+#include "core/plan/sharding.h"
 
 namespace gradsync {
 namespace {

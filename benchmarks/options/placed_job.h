@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "core/plan/job_spec.h"
-#include "core/plan/placement.h"
+#include "core/plan/kinds.h"
 
 namespace gradsync {
 
@@ -38,7 +38,7 @@ struct PlacedJob {
   int servers = 0;
   Placement placement = Placement::kNone;  // of servers
   std::string bandwidth;                   // of emulated links (BandwidthName()); empty: none
-  int zero = 0;  // what owners keep for all, as --zero has it (core/plan/zero.h)
+  int zero = 0;  // what owners keep for all, as --zero has it (core/plan/sharding.h)
   Arrangement arrangement;
 };
 

@@ -10,7 +10,7 @@
 #include "benchmarks/records/run_job.h"
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
-#include "core/plan/sharded_job.h"
+#include "core/plan/sharding.h"
 #include "simulator/pipeline.h"
 
 namespace gradsync {

@@ -13,7 +13,7 @@
 #include "core/group/mesh.h"
 #include "core/group/side_channel.h"
 #include "core/pipeline/slice_link.h"
-#include "core/plan/precision.h"
+#include "core/plan/kinds.h"
 #include "core/sync/local_sync.h"
 #include "worker/models/model_table.h"
 #include "worker/train/compute_options.h"

@@ -1,6 +1,6 @@
 #include "core/shared_memory/window_layout.h"
 
-#include "core/plan/bucket_slots.h"
+#include "core/plan/sharding.h"
 
 namespace gradsync {
 namespace {

@@ -8,7 +8,7 @@
 #include "core/base/kernels.h"
 #include "core/base/prefetch.h"
 #include "core/base/status_macros.h"
-#include "core/plan/clip_scale.h"
+#include "core/plan/step_options.h"
 #include "core/plan/stripes.h"
 #include "core/shared_memory/step_note.h"
 

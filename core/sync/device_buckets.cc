@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/base/status_macros.h"
-#include "core/plan/bucket_slots.h"
+#include "core/plan/sharding.h"
 
 namespace gradsync {
 namespace {

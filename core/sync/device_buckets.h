@@ -16,7 +16,7 @@ namespace gradsync {
 FlatBuffer DeviceBuffer(const GpuApi& gpu, std::shared_ptr<const void> memory, void* data,
                         int64_t numel);
 
-// Buckets in memory of the GPU, in as many slots as the plan has (core/plan/bucket_slots.h):
+// Buckets in memory of the GPU, in as many slots as the plan has (core/plan/sharding.h):
 // 256-byte aligned, zeroed, each slot kept alive by the buffers that lie in it.
 // Errors: RESOURCE_EXHAUSTED, and those of GpuApi.
 absl::StatusOr<std::vector<GradBucket>> AllocateDeviceBuckets(const Plan& plan,

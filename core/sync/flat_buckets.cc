@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/process_resources.h"
 #include "core/base/status_macros.h"
-#include "core/plan/bucket_slots.h"
+#include "core/plan/sharding.h"
 
 namespace gradsync {
 namespace {

@@ -11,7 +11,7 @@
 namespace gradsync {
 
 // Buckets in plain memory of this process: 64-byte aligned, zeroed, kept alive by the buffers, all
-// of them by each, in as many slots as the plan has (core/plan/bucket_slots.h). They fill pages of
+// of them by each, in as many slots as the plan has (core/plan/sharding.h). They fill pages of
 // their own. Throws nothing. Errors: RESOURCE_EXHAUSTED, with how many bytes they are, when the
 // host has not as many.
 absl::StatusOr<std::vector<GradBucket>> AllocateBuckets(const Plan& plan);

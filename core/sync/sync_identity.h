@@ -1,8 +1,8 @@
 #ifndef GRADSYNC_CORE_SYNC_SYNC_IDENTITY_H_
 #define GRADSYNC_CORE_SYNC_SYNC_IDENTITY_H_
 
-#include "core/plan/consistency.h"
 #include "core/plan/job_spec.h"
+#include "core/plan/kinds.h"
 
 namespace gradsync {
 

@@ -9,13 +9,13 @@
 #include "absl/types/optional.h"
 #include "core/base/deadline.h"
 #include "core/group/sync_handle.h"
-#include "core/plan/gather_order.h"
+#include "core/plan/step_order.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 
 // Gathers what a unit needs before it computes, and what the next one needs meanwhile, in the order
-// of core/plan/gather_order.h, and so the same on all ranks that make the same calls.
+// of core/plan/step_order.h, and so the same on all ranks that make the same calls.
 //
 // Not thread-safe. Errors: those of GradientSync::Gather().
 class ParameterGathers {

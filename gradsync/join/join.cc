@@ -14,8 +14,8 @@
 #include "core/group/group_error.h"
 #include "core/group/store_run.h"
 #include "core/plan/codec.h"
-#include "core/plan/consistency.h"
 #include "core/plan/job_spec.h"
+#include "core/plan/kinds.h"
 #include "gradsync/join/create_slice_link.h"
 
 namespace gradsync {

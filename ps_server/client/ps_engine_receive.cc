@@ -11,7 +11,7 @@
 #include "core/base/trace_recorder.h"
 #include "core/links/frames.h"
 #include "core/optim/optimizer_state.h"
-#include "core/plan/frame_fields.h"
+#include "core/plan/plan_proto.h"
 #include "ps_server/client/ps_engine.h"
 
 namespace gradsync {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/optim/optimizer_state.h"
-#include "core/plan/frame_fields.h"
+#include "core/plan/plan_proto.h"
 #include "ps_server/client/ps_engine.h"
 
 namespace gradsync {

@@ -8,9 +8,8 @@
 #include "absl/status/statusor.h"
 #include "core/group/worker_group.h"
 #include "core/links/frame_stream.h"
-#include "core/plan/consistency.h"
 #include "core/plan/flow_control.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 
 namespace gradsync {
 
@@ -33,8 +32,8 @@ struct PsOptions {
   // the workers' windows (core/shared_memory/window_owner.h), and what goes over `link` is only the
   // hello, the optimizer's state and the goodbye.
   bool windows = false;
-  int connections = 2;  // streams per server; others if weights differ (core/plan/server_streams.h)
-  int lead = kPsLead;   // see core/plan/push_lead.h
+  int connections = 2;  // streams per server; others if weights differ (core/plan/flow_control.h)
+  int lead = kPsLead;   // see core/plan/flow_control.h
 };
 
 // What messages call the servers: "server 1 (127.0.0.1:4242)". Of options that are filled in.

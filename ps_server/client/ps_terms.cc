@@ -8,7 +8,7 @@
 #include "core/base/status_macros.h"
 #include "core/base/trace_recorder.h"
 #include "core/plan/codec.h"
-#include "core/plan/consistency.h"
+#include "core/plan/kinds.h"
 #include "core/sync/agree_on_plan.h"
 
 namespace gradsync {

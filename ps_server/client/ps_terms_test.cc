@@ -8,7 +8,7 @@
 #include "core/base/deadline.h"
 #include "core/group/key_value_store.h"
 #include "core/plan/codec.h"
-#include "core/plan/consistency.h"
+#include "core/plan/kinds.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/pipeline/stage_step.h"
-#include "core/plan/gather_order.h"
+#include "core/plan/step_order.h"
 #include "gradsync/ddp/distributed_data_parallel.h"
 #include "worker/models/model.h"
 #include "worker/train/forward.h"

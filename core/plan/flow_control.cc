@@ -1,6 +1,7 @@
-#include "core/plan/push_lead.h"
+#include "core/plan/flow_control.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace gradsync {
 
@@ -24,6 +25,19 @@ std::vector<int> PushLeads(const Plan& plan, const ShardMap& shards,
     leads.push_back(most_of_a_stripe[server] + per_stream * streams[server]);
   }
   return leads;
+}
+
+std::vector<int> StreamsByServer(const std::vector<double>& weights, int connections) {
+  constexpr double kMost = 4;
+  if (weights.empty()) return {};
+  const auto ends = std::minmax_element(weights.begin(), weights.end());
+  const double lightest = *ends.first;
+  if (*ends.second == lightest) return std::vector<int>(weights.size(), connections);
+  std::vector<int> streams;
+  for (double weight : weights) {
+    streams.push_back(static_cast<int>(std::lround(std::min(kMost, weight / lightest))));
+  }
+  return streams;
 }
 
 }  // namespace gradsync

@@ -1,4 +1,4 @@
-#include "core/plan/consistency.h"
+#include "core/plan/kinds.h"
 
 #include <algorithm>
 
@@ -7,8 +7,49 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "core/base/errors.h"
 
 namespace gradsync {
+
+std::string PlacementName(Placement placement) {
+  switch (placement) {
+    case Placement::kNone:
+      return "";
+    case Placement::kDedicated:
+      return "dedicated";
+    case Placement::kColocated:
+      return "colocated";
+    case Placement::kMixed:
+      return "mixed";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<Placement> ParsePlacement(absl::string_view text) {
+  for (Placement placement : {Placement::kDedicated, Placement::kColocated, Placement::kMixed}) {
+    if (text == PlacementName(placement)) return placement;
+  }
+  return FlagError("placement", "dedicated, colocated or mixed", text);
+}
+
+std::string PrecisionName(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32:
+      return "fp32";
+    case Precision::kBf16:
+      return "bf16";
+    case Precision::kFp16:
+      return "fp16";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<Precision> ParsePrecision(absl::string_view text) {
+  for (Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kFp16}) {
+    if (text == PrecisionName(precision)) return precision;
+  }
+  return FlagError("precision", "fp32, bf16 or fp16", text);
+}
 
 std::string ConsistencyName(Consistency consistency) {
   switch (consistency.kind) {
