@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/shared_memory/step_note.h"
+#include "core/shared_memory/window_layout.h"
 
 namespace gradsync {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 // chunk is one block, as in other backends.
 constexpr int64_t kSquaresBlock = 64 << 10;
 
-using StepNote = std::array<uint64_t, 4>;  // core/shared_memory/step_note.h
+using StepNote = std::array<uint64_t, 4>;  // core/shared_memory/window_layout.h
 
 // What is updated need not be parted where it is measured.
 std::vector<DeviceOwner::Bucket> OwnedBuckets(const NcclBuckets& buckets, int ranks,
