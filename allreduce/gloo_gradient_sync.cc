@@ -31,7 +31,7 @@
 #include "core/base/status_macros.h"
 #include "core/group/heartbeat.h"
 #include "core/plan/codec.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 #include "core/sync/group_sync.h"
 #include "core/sync/sync_engine.h"
 #include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"

@@ -26,7 +26,7 @@
 #include "core/plan/codec.h"
 #include "core/shared_memory/window.h"
 #include "core/shared_memory/window_mesh.h"
-#include "core/sync/device_buckets.h"
+#include "core/sync/buckets.h"
 #include "core/sync/group_sync.h"
 #include "core/sync/sync_engine.h"
 

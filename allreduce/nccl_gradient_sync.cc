@@ -32,7 +32,7 @@
 #include "core/gpu/gpu_resources.h"
 #include "core/gpu/kernel_operands.h"
 #include "core/plan/codec.h"
-#include "core/sync/device_buckets.h"
+#include "core/sync/buckets.h"
 #include "core/sync/group_sync.h"
 #include "core/sync/sync_engine.h"
 

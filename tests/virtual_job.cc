@@ -28,7 +28,7 @@
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/step_options.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 #include "core/sync/gradient_sync.h"
 #include "ps_server/client/ps_gradient_sync.h"
 #include "ps_server/server.h"

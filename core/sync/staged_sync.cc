@@ -19,8 +19,7 @@
 #include "core/base/status_macros.h"
 #include "core/gpu/gpu_resources.h"
 #include "core/plan/sharding.h"
-#include "core/sync/device_buckets.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 #include "core/sync/launch_order.h"
 
 namespace gradsync {

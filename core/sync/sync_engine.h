@@ -22,9 +22,6 @@
 #include "core/plan/plan.h"
 #include "core/plan/step_options.h"
 #include "core/sync/gradient_sync.h"
-#include "core/sync/rank_state.h"
-#include "core/sync/staleness.h"
-#include "core/sync/sync_identity.h"
 
 namespace gradsync {
 

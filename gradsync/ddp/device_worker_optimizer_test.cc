@@ -15,8 +15,7 @@
 #include "core/base/mutex.h"
 #include "core/gpu/fake_gpu.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/sync/device_buckets.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

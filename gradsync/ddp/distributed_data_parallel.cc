@@ -15,7 +15,7 @@
 #include "core/base/sha256.h"
 #include "core/base/status_macros.h"
 #include "core/gpu/gpu_api.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 #include "gradsync/ddp/chunk_bytes_by_hosts.h"
 #include "gradsync/ddp/device_worker_optimizer.h"
 #include "gradsync/ddp/module_state.h"

@@ -18,7 +18,7 @@
 #include "core/base/utf8.h"
 #include "core/base/write_file.h"
 #include "core/plan/codec.h"
-#include "core/sync/rank_state.h"
+#include "core/sync/gradient_sync.h"
 #include "gradsync/ddp/flat_parameters.h"
 #include "gradsync/ddp/module_state.h"
 #include "worker/checkpoint/host_tensor.h"

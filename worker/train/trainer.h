@@ -20,7 +20,6 @@
 #include "core/pipeline/stage_link.h"
 #include "core/plan/plan.h"
 #include "core/sync/gradient_sync.h"
-#include "core/sync/staleness.h"
 #include "worker/data/data_identity.h"
 #include "worker/train/epoch_tally.h"
 #include "worker/train/evaluation.h"

@@ -1,8 +1,11 @@
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -93,6 +96,61 @@ std::vector<BucketMemory> MemoryOf(const std::vector<GradBucket>& buckets) {
     memory.push_back({bucket.grad.floats(), bucket.param.floats(), bucket.grad.numel});
   }
   return memory;
+}
+
+namespace {
+
+using Slots = std::vector<std::shared_ptr<GpuMemory>>;
+
+absl::StatusOr<Slots> AllocateSlots(const Plan& plan, int slots,
+                                    const std::shared_ptr<GpuApi>& gpu) {
+  Slots memory;
+  for (int64_t elements : SlotElements(plan, slots)) {
+    GS_ASSIGN_OR_RETURN(memory.emplace_back(),
+                        GpuMemory::OnDevice(gpu, static_cast<size_t>(elements) * sizeof(float)));
+  }
+  return memory;
+}
+
+}  // namespace
+
+FlatBuffer DeviceBuffer(const GpuApi& gpu, std::shared_ptr<const void> memory, void* data,
+                        int64_t numel) {
+  return {data, numel, ElementType::kFloat32, gpu.is_cuda() ? gpu.device() : FlatBuffer::kHost,
+          std::move(memory)};
+}
+
+absl::StatusOr<std::vector<GradBucket>> AllocateDeviceBuckets(const Plan& plan,
+                                                              const std::shared_ptr<GpuApi>& gpu) {
+  const BucketSlots& slots = plan.slots();
+  GS_ASSIGN_OR_RETURN(const Slots grads, AllocateSlots(plan, slots.gradients, gpu));
+  GS_ASSIGN_OR_RETURN(const Slots params, AllocateSlots(plan, slots.parameters, gpu));
+  std::vector<GradBucket> buckets;
+  for (size_t b = 0; b < plan.buckets().size(); ++b) {
+    const int bucket = static_cast<int>(b);
+    const int64_t numel = plan.buckets()[b].numel;
+    const std::shared_ptr<GpuMemory>& grad = grads[SlotOf(bucket, slots.gradients)];
+    const std::shared_ptr<GpuMemory>& param = params[SlotOf(bucket, slots.parameters)];
+    buckets.push_back({DeviceBuffer(*gpu, grad, grad->data(), numel),
+                       DeviceBuffer(*gpu, param, param->data(), numel)});
+  }
+  return buckets;
+}
+
+std::vector<GradBucket> WindowBuckets(const WindowGroup& group, int rank,
+                                      const std::shared_ptr<Window>& window) {
+  const WindowLayout layout = group.Layout(rank);
+  const auto flat = [&](int64_t offset, int64_t numel) {
+    return FlatBuffer{window->data() + offset, numel, ElementType::kFloat32, FlatBuffer::kHost,
+                      window};
+  };
+  std::vector<GradBucket> buckets;
+  for (int bucket = 0; bucket < static_cast<int>(group.plan().buckets().size()); ++bucket) {
+    const int64_t numel = group.plan().buckets()[bucket].numel;
+    buckets.push_back(
+        {flat(layout.grad_offset(bucket), numel), flat(layout.param_offset(bucket), numel)});
+  }
+  return buckets;
 }
 
 }  // namespace gradsync

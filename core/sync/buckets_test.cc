@@ -1,4 +1,4 @@
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 
 #include <cstdint>
 #include <string>
