@@ -10,7 +10,6 @@
 #include "allreduce/device_owner.h"
 #include "allreduce/nccl_buckets.h"
 #include "allreduce/nccl_communicator.h"
-#include "allreduce/nccl_shares.h"
 #include "core/base/deadline.h"
 #include "core/gpu/gpu_api.h"
 #include "core/gpu/gpu_resources.h"

@@ -1,5 +1,3 @@
-#include "allreduce/nccl_servers.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "allreduce/nccl_topology.h"
 #include "core/base/status_macros.h"
 #include "core/gpu/gpu_resources.h"
 #include "core/gpu/kernel_operands.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "allreduce/ring_engine.h"
 #include "allreduce/ring_peers.h"
-#include "allreduce/task_queue.h"
+#include "allreduce/work_queue.h"
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
 #include "core/base/status_macros.h"

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "allreduce/payload_floats.h"
 #include "allreduce/ring_frames.h"
 #include "core/base/kernels.h"
 #include "core/optim/optimizer_state.h"
