@@ -20,7 +20,6 @@
 #include "ps_server/lent_buffer.h"
 #include "ps_server/server_event.h"
 #include "ps_server/shard.h"
-#include "ps_server/shard_state.h"
 #include "ps_server/state_keeper.h"
 
 namespace gradsync {

@@ -55,10 +55,9 @@
 #include "core/links/grpc_stream.h"
 #include "grpc/grpc.h"
 #include "grpc/support/log.h"
-#include "ps_server/event_file.h"
-#include "ps_server/live_metrics.h"
 #include "ps_server/metrics.h"
 #include "ps_server/server.h"
+#include "ps_server/server_event.h"
 
 ABSL_FLAG(std::string, listen, "",
           "host:port to listen at; port 0: any free one; empty: any port of the address from which "

@@ -67,14 +67,12 @@
 #include "core/base/thread.h"
 #include "core/links/frame_stream.h"
 #include "ps_server/async_shard.h"
-#include "ps_server/guests.h"
 #include "ps_server/parameter_shard.h"
-#include "ps_server/push_sequence.h"
 #include "ps_server/roster.h"
 #include "ps_server/run_member.h"
 #include "ps_server/server_event.h"
-#include "ps_server/server_stats.h"
 #include "ps_server/shard.h"
+#include "ps_server/step_progress.h"
 
 namespace gradsync {
 

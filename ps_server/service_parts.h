@@ -12,9 +12,9 @@
 #include "absl/types/optional.h"
 #include "core/base/trace_recorder.h"
 #include "core/plan/shard_map.h"
-#include "ps_server/push_sequence.h"
 #include "ps_server/service.h"
 #include "ps_server/shard.h"
+#include "ps_server/step_progress.h"
 
 namespace gradsync {
 

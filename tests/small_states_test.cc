@@ -27,7 +27,6 @@
 #include "ps_server/chunk_clocks.h"
 #include "ps_server/chunk_turns.h"
 #include "ps_server/client/server_connection.h"
-#include "ps_server/push_sequence.h"
 #include "ps_server/step_progress.h"
 #include "tests/explore.h"
 

@@ -21,7 +21,7 @@
 #include "core/sync/local_sync.h"
 #include "core/sync/staged_sync.h"
 #include "ps_server/client/ps_gradient_sync.h"
-#include "ps_server/client/server_hosts.h"
+#include "ps_server/client/server_questions.h"
 
 namespace gradsync {
 namespace {

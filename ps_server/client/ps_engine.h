@@ -33,8 +33,8 @@
 #include "proto/parameter_server.pb.h"
 #include "ps_server/client/countdown.h"
 #include "ps_server/client/norm_gather.h"
-#include "ps_server/client/server_clock.h"
 #include "ps_server/client/server_connection.h"
+#include "ps_server/client/server_questions.h"
 
 namespace gradsync {
 

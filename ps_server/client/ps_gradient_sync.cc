@@ -21,7 +21,7 @@
 #include "core/sync/group_sync.h"
 #include "core/sync/sync_engine.h"
 #include "ps_server/client/ps_engine.h"
-#include "ps_server/client/ps_terms.h"
+#include "ps_server/client/ps_options.h"
 #include "ps_server/client/ps_windows.h"
 
 namespace gradsync {

@@ -1,4 +1,4 @@
-#include "ps_server/client/server_hosts.h"
+#include "ps_server/client/server_questions.h"
 
 #include <memory>
 #include <utility>
@@ -10,9 +10,11 @@
 #include "core/base/errors.h"
 #include "core/base/mutex.h"
 #include "core/base/status_macros.h"
+#include "core/group/process_trace.h"
 #include "core/links/frames.h"
 #include "core/links/member_stream.h"
 #include "proto/parameter_server.pb.h"
+#include "proto/step_trace.pb.h"
 
 namespace gradsync {
 namespace {
@@ -90,6 +92,34 @@ absl::StatusOr<std::vector<std::string>> AskServerHosts(StreamLink& link,
     keys.push_back(std::move(key));
   }
   return keys;
+}
+
+OutgoingFrame ServerClock::Ask() {
+  OutgoingFrame frame;
+  frame.header.set_kind(proto::FrameHeader::TRACE);
+  frame.header.set_count(asked_ < kClocks ? 0 : 1);
+  ++asked_;
+  asked_ns_ = ClockNow();
+  return frame;
+}
+
+absl::StatusOr<absl::optional<std::string>> ServerClock::Answer(absl::string_view bytes) {
+  const int64_t now = ClockNow();
+  proto::ProcessTrace trace;
+  if (answered_ == asked_ || !trace.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::InvalidArgumentError("TRACE: expected a ProcessTrace that was asked for");
+  }
+  ++answered_;
+  const int64_t error = (now - asked_ns_ + 1) / 2;
+  if (error < error_ns_) {
+    error_ns_ = error;
+    offset_ns_ = asked_ns_ + error - trace.now_ns();
+  }
+  if (answered_ <= kClocks) return absl::optional<std::string>();
+  const bool same = trace.clock() == ClockName();
+  trace.set_offset_ns(same ? 0 : offset_ns_);
+  trace.set_error_ns(same ? 0 : error_ns_);
+  return absl::make_optional(trace.SerializeAsString());
 }
 
 }  // namespace gradsync

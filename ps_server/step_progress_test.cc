@@ -1,4 +1,4 @@
-#include "ps_server/push_sequence.h"
+#include "ps_server/step_progress.h"
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"

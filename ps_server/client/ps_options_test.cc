@@ -1,4 +1,4 @@
-#include "ps_server/client/ps_terms.h"
+#include "ps_server/client/ps_options.h"
 
 #include <string>
 #include <thread>

@@ -1,4 +1,4 @@
-#include "ps_server/event_file.h"
+#include "ps_server/server_event.h"
 
 #include <sys/stat.h>
 
