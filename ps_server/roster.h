@@ -26,7 +26,8 @@
 namespace gradsync {
 
 // Streams that have come to a server and have not been admitted to its run: workers whose hello is on
-// its way, and strangers. They are counted, and their time is limited. Not thread-safe. Keeps no stream alive.
+// its way, and strangers. They are counted, and their time is limited. Not thread-safe. Keeps no
+// stream alive.
 class Guests {
  public:
   // Enough for all streams of a large job at once.

@@ -59,7 +59,7 @@ class StepProgress {
 };
 
 // The order in which a worker's chunks must come on one stream.
-
+//
 // Chunk number q of PushOrder() travels on connection q mod C, for gradients in each step and for
 // parameters in each broadcast. Holds one stream to it: that every stream carries its worker's
 // order is what keeps the fold from deadlock. Not thread-safe.

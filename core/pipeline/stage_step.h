@@ -17,7 +17,8 @@
 
 namespace gradsync {
 
-// Where the autograd graph of a stage begins: takes what backward through a stage has to say of its input.
+// Where the autograd graph of a stage begins: takes what backward through a stage has to say of its
+// input.
 //
 // The input as a leaf that requires a gradient would do almost the same, but for two things: a
 // stage that begins with an operation in place fails on a leaf, and a leaf's gradient is laid out

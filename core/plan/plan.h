@@ -19,12 +19,10 @@
 
 namespace gradsync {
 
-// What the plan knows about one parameter: its name and its shape in memory. No values, no
-// LibTorch.
-
-// One trainable parameter. Elements are fp32. `strides` (in elements) is part of the identity: a
-// channels-last parameter and a contiguous one of the same shape hold their elements in different
-// order, so their flat copies cannot be exchanged.
+// What the plan knows about one trainable parameter: its name and its shape in memory, no values.
+// Elements are fp32. `strides` (in elements) is part of the identity: a channels-last parameter and a
+// contiguous one of the same shape hold their elements in different order, so their flat copies
+// cannot be exchanged.
 struct TensorSpec {
   std::string name;  // as in the module's named_parameters(), e.g. "layer1.0.conv1.weight"
   std::vector<int64_t> sizes;    // elements per dimension; empty for a scalar
