@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

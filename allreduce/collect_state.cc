@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/optim/state_mapping.h"
+#include "core/optim/optimizer_state.h"
 
 namespace gradsync {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/base/status_macros.h"
-#include "core/optim/state_mapping.h"
+#include "core/optim/optimizer_state.h"
 
 namespace gradsync {
 namespace {

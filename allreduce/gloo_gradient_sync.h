@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/group/worker_group.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {
@@ -26,7 +26,7 @@ struct GlooOptions {
 // within rounding beyond. It does not tell what it sends, so wire_stats() is all zero.
 //
 // Failures: Gloo notices at once that a neighbour has hung up, but neither which one nor why, so the
-// group is first asked whether it knows better (core/base/suspicion.h); and a silent one after
+// group is first asked whether it knows better (core/base/errors.h); and a silent one after
 // `group.timeout`. When the group has failed, this rank's waits inside of Gloo end at once, while it
 // connects, too, and so do its connections.
 //

@@ -19,9 +19,9 @@
 #include "core/base/mutex.h"
 #include "core/gpu/gpu_api.h"
 #include "core/gpu/gpu_resources.h"
+#include "core/plan/kinds.h"
 #include "core/plan/shard_map.h"
 #include "core/plan/step_options.h"
-#include "core/plan/update_site.h"
 #include "core/shared_memory/window.h"
 
 namespace gradsync {

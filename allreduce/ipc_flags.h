@@ -33,7 +33,7 @@ class IpcFlags {
     kCounters,
   };
 
-  // A step's options as bits (core/shared_memory/step_note.h).
+  // A step's options as bits (core/shared_memory/window_layout.h).
   using Note = std::array<uint64_t, 4>;
 
   // Of each rank's window, whose first bytes are a WindowControl, for WindowMesh. `squares`: of the

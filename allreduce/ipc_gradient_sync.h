@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "core/gpu/gpu_api.h"
 #include "core/group/worker_group.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
-#include "core/gpu/kernel_pieces.h"
+#include "core/gpu/kernel_operands.h"
 #include "core/group/wire_stats.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"

@@ -17,7 +17,6 @@
 #include "allreduce/nccl_work.h"
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
-#include "core/base/patient_deadline.h"
 
 namespace gradsync {
 

@@ -7,8 +7,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
-#include "core/base/run_bounded.h"
 #include "core/base/status_macros.h"
+#include "core/base/thread.h"
 
 namespace gradsync {
 namespace {

@@ -9,7 +9,7 @@
 #include "allreduce/fake_nccl.h"
 #include "core/base/deadline.h"
 #include "core/base/monotonic_time.h"
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "core/gpu/fake_gpu.h"
 #include "core/gpu/gpu_resources.h"
 #include "gtest/gtest.h"

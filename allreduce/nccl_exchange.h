@@ -14,9 +14,9 @@
 #include "core/group/side_channel.h"
 #include "core/group/wire_stats.h"
 #include "core/optim/optimizer_state.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/step_options.h"
-#include "core/plan/update_site.h"
 
 namespace gradsync {
 

@@ -1,6 +1,6 @@
 // Both topologies on GPUs, by NCCL's collectives: a ring is one all-reduce of a bucket, or, with
 // update at the owner, a reduce-scatter, the update and an all-gather; parameter servers
-// (nccl_servers.h) are ranks that receive all contributions to their chunks and add them in the
+// (nccl_topology.h) are ranks that receive all contributions to their chunks and add them in the
 // plan's order. What is queued on the stream is watched (nccl_watchdog.h), since a collective
 // that waits for a dead rank never ends by itself. docs/nccl.md.
 
@@ -20,19 +20,18 @@
 #include "allreduce/nccl_buckets.h"
 #include "allreduce/nccl_communicator.h"
 #include "allreduce/nccl_exchange.h"
-#include "allreduce/nccl_servers.h"
 #include "allreduce/nccl_topology.h"
 #include "allreduce/nccl_watchdog.h"
 #include "allreduce/nccl_work.h"
-#include "allreduce/task_queue.h"
+#include "allreduce/work_queue.h"
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
-#include "core/base/run_bounded.h"
 #include "core/base/status_macros.h"
+#include "core/base/thread.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/gpu/kernel_pieces.h"
+#include "core/gpu/kernel_operands.h"
 #include "core/plan/codec.h"
-#include "core/sync/device_buckets.h"
+#include "core/sync/buckets.h"
 #include "core/sync/group_sync.h"
 #include "core/sync/sync_engine.h"
 

@@ -8,7 +8,7 @@
 #include "allreduce/nccl_api.h"
 #include "core/gpu/gpu_api.h"
 #include "core/group/worker_group.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {
@@ -20,7 +20,7 @@ struct NcclOptions {
   // all ranks, each with its n-th of each bucket.
   UpdateSite update_site = UpdateSite::kWorker;
   // Parameter servers: the first so many ranks own the plan's chunks, and means have its bits
-  // (nccl_servers.h). 0: none, but a ring by NCCL's own collectives.
+  // (nccl_topology.h). 0: none, but a ring by NCCL's own collectives.
   int owners = 0;
   // This rank's GPU, and NCCL on it.
   std::shared_ptr<GpuApi> gpu;

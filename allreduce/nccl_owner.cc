@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/shared_memory/step_note.h"
+#include "core/shared_memory/window_layout.h"
 
 namespace gradsync {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 // chunk is one block, as in other backends.
 constexpr int64_t kSquaresBlock = 64 << 10;
 
-using StepNote = std::array<uint64_t, 4>;  // core/shared_memory/step_note.h
+using StepNote = std::array<uint64_t, 4>;  // core/shared_memory/window_layout.h
 
 // What is updated need not be parted where it is measured.
 std::vector<DeviceOwner::Bucket> OwnedBuckets(const NcclBuckets& buckets, int ranks,
@@ -127,7 +127,7 @@ absl::Status NcclOwner::AgreeOnFactor(const StepOptions& step, NcclCommunicator&
       [squares, places = &places_, max_norm = step.max_norm, factor = factor_->floats()] {
         double sum = 0;
         for (const size_t place : *places) sum += squares[place];
-        // As ClipScale() (core/plan/clip_scale.h).
+        // As ClipScale() (core/plan/step_options.h).
         const double scale = max_norm / (std::sqrt(sum) + 1e-6);
         *factor = static_cast<float>(scale < 1 ? scale : 1);
       },

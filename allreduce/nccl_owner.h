@@ -10,11 +10,10 @@
 #include "allreduce/device_owner.h"
 #include "allreduce/nccl_buckets.h"
 #include "allreduce/nccl_communicator.h"
-#include "allreduce/nccl_shares.h"
 #include "core/base/deadline.h"
 #include "core/gpu/gpu_api.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/gpu/kernel_pieces.h"
+#include "core/gpu/kernel_operands.h"
 #include "core/plan/plan.h"
 #include "core/plan/step_options.h"
 
@@ -47,7 +46,7 @@ class NcclOwner {
   // collective, AgreeOnFactor(), then Clip() for each bucket. One kernel sums the squares of blocks
   // of at most 64 Ki elements of a share; their sums are added in the order of the shares: the same
   // bits on all ranks, and, where shares are chunks, on all backends whose owners have chunks
-  // (core/plan/clip_scale.h).
+  // (core/plan/step_options.h).
   absl::Status AgreeOnFactor(const StepOptions& step, NcclCommunicator& communicator,
                              GpuStream stream, Deadline deadline);
   absl::Status Clip(int bucket, GpuStream stream) {

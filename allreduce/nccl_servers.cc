@@ -1,5 +1,3 @@
-#include "allreduce/nccl_servers.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -8,10 +6,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "allreduce/nccl_topology.h"
 #include "core/base/status_macros.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/gpu/kernel_pieces.h"
-#include "core/group/wire_counter.h"
+#include "core/gpu/kernel_operands.h"
+#include "core/group/wire_stats.h"
 
 namespace gradsync {
 namespace {

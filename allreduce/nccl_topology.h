@@ -5,15 +5,16 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "allreduce/nccl_buckets.h"
 #include "allreduce/nccl_communicator.h"
-#include "allreduce/nccl_shares.h"
 #include "core/base/deadline.h"
 #include "core/gpu/gpu_api.h"
 #include "core/group/wire_stats.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
+#include "core/plan/plan.h"
 
 namespace gradsync {
 
@@ -61,6 +62,22 @@ class NcclTopology {
 // NCCL's own collectives: an all-reduce under kWorker, reduce-scatter and all-gather under kOwner.
 // NCCL adds in an order of its own.
 std::unique_ptr<NcclTopology> NewNcclRing(const NcclLane& lane, UpdateSite site);
+
+// Parameter servers on GPUs: the first `owners` ranks own the plan's chunks, as servers of equal
+// weights do. In Reduce() every rank sends each owner its gradients of that owner's chunks, and the
+// owner folds them in the plan's order (core/plan/stripes.h), so that means have the bits of
+// parameter servers of the host for any number of ranks. In Spread() owners send to all. Each is
+// one group of NCCL's sends and receives.
+//
+// With n ranks and a bucket of B bytes a rank sends B less what it owns itself, and an owner (n-1)
+// times what it owns in Spread(); it receives the same. wire_stats() counts these. Owners have
+// memory for n-1 contributions of the largest bucket.
+//
+// `owners` is from 1 to n, and n at most kMostFoldOperands. Blocks for a moment. Errors: those of
+// GpuApi.
+absl::StatusOr<std::unique_ptr<NcclTopology>> CreateNcclServers(const NcclLane& lane,
+                                                                const Plan& plan, int owners,
+                                                                UpdateSite site);
 
 }  // namespace gradsync
 

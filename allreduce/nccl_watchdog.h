@@ -17,7 +17,6 @@
 #include "allreduce/nccl_work.h"
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
-#include "core/base/patient_deadline.h"
 #include "core/group/key_value_store.h"
 #include "core/group/worker_group.h"
 

@@ -9,10 +9,10 @@
 #include "absl/time/time.h"
 #include "allreduce/fake_nccl.h"
 #include "core/base/deadline.h"
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
+#include "core/gpu/fake_gpu.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/gpu/queued_gpu.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "allreduce/payload_floats.h"
 #include "allreduce/ring_frames.h"
 #include "core/plan/ring_schedule.h"
 

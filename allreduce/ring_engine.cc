@@ -13,10 +13,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "allreduce/payload_floats.h"
 #include "allreduce/ring_frames.h"
 #include "core/base/status_macros.h"
-#include "core/links/record_frames.h"
+#include "core/links/frames.h"
 #include "core/plan/ring_schedule.h"
 
 namespace gradsync {

@@ -8,12 +8,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "allreduce/ring_broadcast.h"
+#include "allreduce/ring_frames.h"
 #include "allreduce/ring_gather.h"
 #include "allreduce/ring_norm.h"
 #include "allreduce/ring_owner.h"
 #include "allreduce/ring_tokens.h"
-#include "allreduce/ring_wire.h"
-#include "allreduce/task_queue.h"
+#include "allreduce/work_queue.h"
 #include "core/base/mutex.h"
 #include "core/base/trace_recorder.h"
 #include "core/group/sync_handle.h"
@@ -21,11 +21,11 @@
 #include "core/links/frame_stream.h"
 #include "core/links/release.h"
 #include "core/plan/codec.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/step_options.h"
-#include "core/plan/update_site.h"
+#include "core/sync/buckets.h"
 #include "core/sync/chunk_encoder.h"
-#include "core/sync/flat_buckets.h"
 
 namespace gradsync {
 

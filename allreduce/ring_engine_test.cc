@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "allreduce/ring_frames.h"
 #include "allreduce/simulated_ring.h"
-#include "allreduce/task_queue.h"
+#include "allreduce/work_queue.h"
 #include "core/base/deadline.h"
 #include "core/base/kernels.h"
 #include "core/optim/range_optimizer.h"

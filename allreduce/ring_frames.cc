@@ -1,10 +1,12 @@
 #include "allreduce/ring_frames.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/plan/frame_fields.h"
+#include "core/links/frames.h"
+#include "core/plan/plan_proto.h"
 #include "core/plan/ring_schedule.h"
 
 namespace gradsync {
@@ -128,6 +130,78 @@ absl::Status CheckRingFrame(const Plan& plan, int rank, const proto::FrameHeader
     return Unexpected(header, "bytes of payload", expected_bytes, payload_bytes);
   }
   return absl::OkStatus();
+}
+
+RingWire::RingWire(const Plan& plan, int connections, Send send,
+                   std::shared_ptr<TraceRecorder> recorder, int next)
+    : connections_(connections),
+      send_(std::move(send)),
+      recorder_(std::move(recorder)),
+      next_(next) {
+  int tokens = 0;
+  for (const BucketPlan& bucket : plan.buckets()) {
+    first_token_.push_back(tokens);
+    tokens += bucket.layout.slots();
+  }
+}
+
+int RingWire::ConnectionOf(const proto::FrameHeader& header) const {
+  return (first_token_[header.bucket()] + static_cast<int>(header.slot())) % connections_;
+}
+
+void RingWire::SendChunk(proto::FrameHeader header, absl::Span<const char> payload, bool urgent,
+                         Release released) {
+  const int connection = ConnectionOf(header);
+  OutgoingFrame frame;
+  frame.header = std::move(header);
+  frame.payload = payload;
+  frame.released = std::move(released);
+  frame.urgent = urgent;
+  counter_.Sent(static_cast<int64_t>(frame.payload.size()));
+  RecordSend(recorder_, next_, &frame);
+  send_(connection, std::move(frame));
+}
+
+void RingWire::SendNotice(proto::FrameHeader header) {
+  const int connection = ConnectionOf(header);
+  OutgoingFrame frame;
+  frame.header = std::move(header);
+  frame.urgent = true;
+  send_(connection, std::move(frame));
+}
+
+void RingWire::SendNumbers(proto::FrameHeader header,
+                           std::shared_ptr<const std::vector<double>> numbers) {
+  OutgoingFrame frame;
+  frame.header = std::move(header);
+  frame.payload = {reinterpret_cast<const char*>(numbers->data()),
+                   numbers->size() * sizeof(double)};
+  frame.released = [numbers = std::move(numbers)] {};
+  frame.urgent = true;
+  send_(0, std::move(frame));
+}
+
+namespace {
+
+void Take(const Payload& payload, ChunkDecoder decoder) {
+  for (absl::Span<const char> part : payload.parts)
+    decoder.Consume({part.data(), part.size()}).IgnoreError();
+}
+
+}  // namespace
+
+// The callers have checked the size, which is the only thing that Consume() can object to.
+void AddPayload(const Payload& payload, const ChunkForm& form, float* acc) {
+  Take(payload, ChunkDecoder(form, ChunkDecoder::Mode::kAdd, acc));
+}
+
+void AddPayloadAndScale(const Payload& payload, const ChunkForm& form, float* acc, float a,
+                        float b) {
+  Take(payload, ChunkDecoder(form, ChunkDecoder::Mode::kAddAndScale, acc, a, b));
+}
+
+void CopyPayload(const Payload& payload, const ChunkForm& form, float* out) {
+  Take(payload, ChunkDecoder(form, ChunkDecoder::Mode::kCopy, out));
 }
 
 }  // namespace gradsync

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "allreduce/payload_floats.h"
 #include "allreduce/ring_frames.h"
 #include "core/base/kernels.h"
 #include "core/plan/codec.h"

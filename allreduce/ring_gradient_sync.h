@@ -7,7 +7,7 @@
 #include "core/group/worker_group.h"
 #include "core/links/frame_stream.h"
 #include "core/plan/flow_control.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {

@@ -2,10 +2,9 @@
 
 #include <utility>
 
-#include "allreduce/payload_floats.h"
 #include "allreduce/ring_frames.h"
 #include "core/base/kernels.h"
-#include "core/optim/state_mapping.h"
+#include "core/optim/optimizer_state.h"
 #include "core/plan/codec.h"
 
 namespace gradsync {

@@ -11,11 +11,11 @@
 #include "core/links/frame_stream.h"
 #include "core/optim/optimizer_state.h"
 #include "core/optim/range_optimizer.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
 #include "core/plan/step_options.h"
-#include "core/plan/update_site.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 
 namespace gradsync {
 

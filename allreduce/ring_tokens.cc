@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "allreduce/ring_frames.h"
 #include "core/base/status_macros.h"
-#include "core/plan/frame_fields.h"
+#include "core/plan/plan_proto.h"
 #include "core/plan/ring_schedule.h"
 
 namespace gradsync {

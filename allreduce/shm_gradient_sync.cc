@@ -17,9 +17,9 @@
 #include "core/shared_memory/window.h"
 #include "core/shared_memory/window_group.h"
 #include "core/shared_memory/window_mesh.h"
+#include "core/sync/buckets.h"
 #include "core/sync/group_sync.h"
 #include "core/sync/sync_engine.h"
-#include "core/sync/window_buckets.h"
 
 namespace gradsync {
 namespace {

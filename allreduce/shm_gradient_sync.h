@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/group/worker_group.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {

@@ -15,8 +15,8 @@
 
 #include "absl/status/status.h"
 #include "allreduce/ring_engine.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
-#include "core/plan/update_site.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {

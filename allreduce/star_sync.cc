@@ -14,7 +14,7 @@
 #include "core/group/side_channel.h"
 #include "core/plan/codec.h"
 #include "core/plan/stripes.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 #include "core/sync/group_sync.h"
 #include "core/sync/sync_engine.h"
 

@@ -6,12 +6,47 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "allreduce/task_queue.h"
+#include "core/base/fifo.h"
 #include "core/base/mutex.h"
+#include "core/base/thread.h"
 #include "core/group/sync_handle.h"
 
 namespace gradsync {
+
+// One thread that runs tasks in the order in which they were added. Thread-safe.
+//
+// Whoever owns one declares it last among its members, so that its thread ends before what the
+// tasks use.
+class TaskQueue {
+ public:
+  using Task = absl::AnyInvocable<void() &&>;
+
+  TaskQueue();
+
+  // As Stop().
+  ~TaskQueue();
+
+  TaskQueue(const TaskQueue&) = delete;
+  TaskQueue& operator=(const TaskQueue&) = delete;
+
+  // Never waits. After Stop() the task is destroyed and not run.
+  void Add(Task task);
+
+  // Waits for the task that runs and drops those that have not begun. Must not be called from a
+  // task.
+  void Stop();
+
+ private:
+  void Loop();
+
+  Mutex mutex_;
+  CondVar changed_;
+  Fifo<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  Thread thread_;  // last: uses all of the above
+};
 
 // Exchanges that block, done one after the other on a thread of this object, each with a handle:
 // for backends that stand on a library or a channel of blocking calls. Thread-safe, but for Stop().

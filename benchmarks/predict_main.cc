@@ -36,10 +36,10 @@
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/proto_json.h"
 #include "benchmarks/records/terminal.h"
-#include "core/base/check_writable.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
+#include "core/base/write_file.h"
 #include "simulator/calibration.h"
 #include "tools/subprocess.h"
 

@@ -10,7 +10,7 @@
 #include "benchmarks/ranks/rank_main.h"
 #include "benchmarks/records/proto_json.h"
 #include "core/base/flags.h"
-#include "core/base/keep_memory.h"
+#include "core/base/process_resources.h"
 #include "core/base/status_macros.h"
 #include "core/plan/job_spec.h"
 #include "gradsync/join/backend_record.h"

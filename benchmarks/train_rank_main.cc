@@ -22,7 +22,7 @@
 #include "benchmarks/ranks/rank_main.h"
 #include "benchmarks/ranks/start_line.h"
 #include "core/base/flags.h"
-#include "core/base/keep_memory.h"
+#include "core/base/process_resources.h"
 #include "core/base/status_macros.h"
 #include "core/gpu/gpu_resources.h"
 #include "core/plan/job_spec.h"

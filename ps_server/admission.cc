@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/job_key.h"
+#include "core/base/secret_proof.h"
 #include "core/base/status_macros.h"
 #include "ps_server/hello_limits.h"
 

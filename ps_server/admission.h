@@ -15,7 +15,6 @@
 #include "absl/types/optional.h"
 #include "core/base/mutex.h"
 #include "core/links/frame_stream.h"
-#include "ps_server/guests.h"
 #include "ps_server/roster.h"
 
 namespace gradsync {

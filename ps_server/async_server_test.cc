@@ -8,10 +8,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
+#include "core/base/fault_injection.h"
 #include "core/base/monotonic_time.h"
-#include "core/base/suspend_process.h"
 #include "core/links/in_process_stream.h"
-#include "core/plan/frame_fields.h"
+#include "core/plan/plan_proto.h"
 #include "core/plan/shard_map.h"
 #include "gtest/gtest.h"
 #include "ps_server/raw_worker.h"

@@ -13,11 +13,10 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/float_stream.h"
+#include "core/base/chunk_codec.h"
 #include "core/base/kernels.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace_recorder.h"
-#include "core/optim/partial_updates.h"
 #include "core/optim/range_optimizer.h"
 
 namespace gradsync {

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/monotonic_time.h"
 #include "core/links/frame_stream.h"
-#include "core/plan/consistency.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
 #include "core/plan/step_options.h"
@@ -20,7 +20,6 @@
 #include "ps_server/lent_buffer.h"
 #include "ps_server/server_event.h"
 #include "ps_server/shard.h"
-#include "ps_server/shard_state.h"
 #include "ps_server/state_keeper.h"
 
 namespace gradsync {

@@ -13,7 +13,7 @@
 #include "absl/types/optional.h"
 #include "core/base/mutex.h"
 #include "core/links/frame_stream.h"
-#include "core/plan/consistency.h"
+#include "core/plan/kinds.h"
 #include "core/plan/shard_map.h"
 #include "core/plan/step_options.h"
 #include "ps_server/server_event.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/plan/consistency.h"
+#include "core/plan/kinds.h"
 #include "ps_server/server_event.h"
 
 namespace gradsync {

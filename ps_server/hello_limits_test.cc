@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/sanitizers.h"
-#include "core/plan/consistency.h"
+#include "core/plan/kinds.h"
 #include "gtest/gtest.h"
 #include "ps_server/async_shard.h"
 #include "ps_server/parameter_shard.h"

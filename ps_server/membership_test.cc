@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/base/suspicion.h"
+#include "core/base/errors.h"
 #include "core/group/grpc_store.h"
 #include "core/group/heartbeat.h"
 #include "core/links/in_process_stream.h"

@@ -2,9 +2,11 @@
 #define GRADSYNC_PS_SERVER_METRICS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "ps_server/server_stats.h"
+#include "core/base/metrics_server.h"
+#include "ps_server/shard.h"
 
 namespace gradsync {
 
@@ -12,6 +14,9 @@ namespace gradsync {
 // at all. Errors: those of the file system, naming the path.
 absl::Status WriteServerMetrics(const ServerStats& stats, const std::string& address,
                                 const std::string& path);
+
+// What a server of this process shows to Prometheus (docs/operations.md lists the names).
+std::vector<Metric> MetricsOf(const ServerStats& stats, const std::string& run_id);
 
 }  // namespace gradsync
 

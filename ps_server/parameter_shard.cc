@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "core/base/chunk_codec.h"
-#include "core/base/float_stream.h"
 #include "core/base/kernels.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace_recorder.h"

@@ -20,7 +20,6 @@
 #include "ps_server/chunk_turns.h"
 #include "ps_server/lent_buffer.h"
 #include "ps_server/shard.h"
-#include "ps_server/shard_state.h"
 #include "ps_server/state_keeper.h"
 #include "ps_server/step_progress.h"
 

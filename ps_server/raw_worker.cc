@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "core/links/frame_error.h"
-#include "core/plan/frame_fields.h"
+#include "core/links/frames.h"
 #include "core/plan/plan_proto.h"
 
 namespace gradsync {

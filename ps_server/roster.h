@@ -1,4 +1,5 @@
-// Who takes part in a run: gathers the workers' hellos and holds them against each other.
+// Who takes part in a run, and who has come and does not yet: gathers the workers' hellos and holds them
+// against each other.
 
 #ifndef GRADSYNC_PS_SERVER_ROSTER_H_
 #define GRADSYNC_PS_SERVER_ROSTER_H_
@@ -14,12 +15,42 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/base/monotonic_time.h"
+#include "core/links/frame_stream.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
 #include "google/protobuf/repeated_field.h"
 #include "proto/parameter_server.pb.h"
 
 namespace gradsync {
+
+// Streams that have come to a server and have not been admitted to its run: workers whose hello is on
+// its way, and strangers. They are counted, and their time is limited. Not thread-safe. Keeps no
+// stream alive.
+class Guests {
+ public:
+  // Enough for all streams of a large job at once.
+  static constexpr size_t kMost = 1 << 14;
+
+  // Errors: RESOURCE_EXHAUSTED when there are kMost guests already.
+  absl::Status Enter(const std::shared_ptr<FrameStream>& stream);
+
+  // The stream was admitted, or is closed.
+  void Leave(const FrameStream* stream);
+
+  // Takes out and returns those that came `patience` ago or earlier.
+  std::vector<std::shared_ptr<FrameStream>> TakeLate(absl::Duration patience);
+
+ private:
+  struct Guest {
+    const FrameStream* stream;
+    std::weak_ptr<FrameStream> alive;
+    MonotonicTime since;
+  };
+
+  std::vector<Guest> guests_;  // in the order in which they came
+};
 
 struct HelloLimits {
   // Bytes that a plan may make the server take (ServerMemory()).

@@ -13,8 +13,8 @@
 #include "core/links/frame_stream.h"
 #include "ps_server/run_member.h"
 #include "ps_server/server_event.h"
-#include "ps_server/server_stats.h"
 #include "ps_server/service.h"
+#include "ps_server/shard.h"
 
 namespace gradsync {
 

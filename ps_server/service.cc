@@ -6,19 +6,16 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/annotate.h"
-#include "core/base/culprit.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
-#include "core/base/suspicion.h"
-#include "core/links/frame_error.h"
-#include "core/links/make_frame.h"
+#include "core/links/frames.h"
 #include "ps_server/window_host.h"
 
 namespace gradsync {
 namespace {
 
 // How long the last words may take to be heard. A peer that is stopped hears none of them, and its
-// streams take another second to close (core/links/grpc_server_stream.cc): together less than the
+// streams take another second to close (core/links/grpc_stream_ends.cc): together less than the
 // two seconds within which whoever is left of a job ends.
 constexpr absl::Duration kFarewell = absl::Milliseconds(700);
 

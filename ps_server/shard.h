@@ -1,6 +1,3 @@
-// One server's part of all buckets, as the service sees it, however gradients get there and when
-// they are applied.
-
 #ifndef GRADSYNC_PS_SERVER_SHARD_H_
 #define GRADSYNC_PS_SERVER_SHARD_H_
 
@@ -22,10 +19,38 @@
 #include "core/plan/step_options.h"
 #include "proto/frame.pb.h"
 #include "ps_server/lent_buffer.h"
-#include "ps_server/server_stats.h"
-#include "ps_server/shard_state.h"
 
 namespace gradsync {
+
+// What a server moved: payload of gradients and parameters at the transport, without headers,
+// credits, norms and optimizer state; messages are those that carry such payload.
+struct ServerStats {
+  int64_t tx_bytes = 0;
+  int64_t rx_bytes = 0;
+  int64_t tx_messages = 0;
+  int64_t rx_messages = 0;
+  // The same of steps alone, without broadcasts.
+  int64_t step_tx_bytes = 0;
+  int64_t step_rx_bytes = 0;
+  int64_t steps = 0;        // begun in this run
+  int64_t shard_bytes = 0;  // of the gradient; 0 until all workers have come
+  int server = 0;           // this server's index, as the workers say
+  int workers = 0;          // 0 until all have come
+};
+
+// The optimizer's state of a shard, one piece per slot and chunk that has state, copied.
+struct ShardState {
+  struct Piece {
+    std::string name;
+    ChunkId chunk;
+    std::shared_ptr<LentBuffer> values;
+  };
+  int64_t step = 0;
+  std::vector<Piece> pieces;
+};
+
+// One server's part of all buckets, as the service sees it, however gradients get there and when
+// they are applied.
 
 // Thread-safe; no call waits for another rank's. After an error the numbers are worth nothing: end
 // the run. What a kind of shard is not sent (Expects()) need not be overridden: it is refused.

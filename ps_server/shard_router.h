@@ -25,11 +25,10 @@
 #include "ps_server/async_shard.h"
 #include "ps_server/lent_buffer.h"
 #include "ps_server/parameter_shard.h"
-#include "ps_server/push_sequence.h"
 #include "ps_server/roster.h"
 #include "ps_server/server_event.h"
-#include "ps_server/server_stats.h"
 #include "ps_server/shard.h"
+#include "ps_server/step_progress.h"
 
 namespace gradsync {
 

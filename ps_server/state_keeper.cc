@@ -5,7 +5,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/float_stream.h"
+#include "core/base/chunk_codec.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {

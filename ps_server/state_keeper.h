@@ -19,7 +19,7 @@
 #include "core/links/frame_stream.h"
 #include "core/optim/range_optimizer.h"
 #include "core/plan/shard_map.h"
-#include "ps_server/shard_state.h"
+#include "ps_server/shard.h"
 
 namespace gradsync {
 

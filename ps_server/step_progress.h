@@ -1,8 +1,10 @@
-// Where a server is in the current step, and whether all ranks mean the same by it.
+// Where a server is in the current step, whether all ranks mean the same by it, and whether chunks come
+// in their order.
 
 #ifndef GRADSYNC_PS_SERVER_STEP_PROGRESS_H_
 #define GRADSYNC_PS_SERVER_STEP_PROGRESS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "core/base/mutex.h"
+#include "core/plan/shard_map.h"
 #include "core/plan/step_options.h"
 
 namespace gradsync {
@@ -53,6 +56,39 @@ class StepProgress {
   int unfinished_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t steps_begun_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<absl::optional<double>> norms_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The order in which a worker's chunks must come on one stream.
+//
+// Chunk number q of PushOrder() travels on connection q mod C, for gradients in each step and for
+// parameters in each broadcast. Holds one stream to it: that every stream carries its worker's
+// order is what keeps the fold from deadlock. Not thread-safe.
+class PushSequence {
+ public:
+  // Of worker `rank`. `order` is this server's, and must outlive the sequence.
+  PushSequence(const ServerPushOrder* order, int rank, int connection, int connections)
+      : order_(order), rank_(rank), connection_(connection), connections_(connections) {
+    next_push_ = next_parameters_ = connection_;
+  }
+
+  // A gradient came. Errors: INVALID_ARGUMENT saying which chunk of which step was expected, and
+  // what came.
+  absl::Status Push(ChunkId found, int64_t step);
+
+  // A chunk of parameters came, which is only allowed between steps. Errors: likewise.
+  absl::Status Parameters(ChunkId found);
+
+ private:
+  absl::Status Check(size_t next, ChunkId found) const;
+  void Advance(size_t& next) const;
+
+  const ServerPushOrder* order_;
+  int rank_;
+  size_t connection_;
+  size_t connections_;
+  size_t next_push_ = 0;
+  size_t next_parameters_ = 0;
+  int64_t step_ = 0;
 };
 
 }  // namespace gradsync

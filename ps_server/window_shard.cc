@@ -10,11 +10,11 @@
 #include "absl/algorithm/container.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/culprit.h"
+#include "core/base/chunk_codec.h"
 #include "core/base/deadline.h"
-#include "core/base/float_stream.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 
 namespace gradsync {
 namespace {

@@ -25,7 +25,6 @@
 #include "core/shared_memory/window_owner.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/shard.h"
-#include "ps_server/shard_state.h"
 
 namespace gradsync {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/plan/placement.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "simulator/calibration.h"
 #include "simulator/cluster.h"

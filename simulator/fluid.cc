@@ -10,7 +10,6 @@
 
 #include "core/plan/cost_model.h"
 #include "core/plan/flow_control.h"
-#include "core/plan/server_streams.h"
 #include "simulator/event_queue.h"
 #include "simulator/exchange.h"
 #include "simulator/network.h"

@@ -12,7 +12,7 @@
 // at which no interface is overloaded, every connection with the same bandwidth as the others, as
 // far as it can use it. A server's part of a stripe is taken as its share of everything: the round
 // robin carries on over stripes, and leads let workers run ahead (core/plan/shard_map.h,
-// core/plan/push_lead.h). Leads are never waited for.
+// core/plan/flow_control.h). Leads are never waited for.
 //
 // Source of the idea of rates instead of packets: fluid models of networks, e.g. Misra, Gong and
 // Towsley, "Fluid-based analysis of a network of AQM routers supporting TCP flows", SIGCOMM 2000.

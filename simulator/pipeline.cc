@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "core/base/status_macros.h"
-#include "core/plan/placement.h"
+#include "core/plan/kinds.h"
 #include "core/plan/wire_traffic.h"
 #include "simulator/event_queue.h"
 #include "simulator/exchange.h"

@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "core/plan/flow_control.h"
-#include "core/plan/push_lead.h"
-#include "core/plan/server_streams.h"
 #include "core/plan/stripes.h"
 
 namespace gradsync {

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "core/plan/cost_model.h"
-#include "core/plan/gather_order.h"
-#include "core/plan/placement.h"
-#include "core/plan/sharded_job.h"
+#include "core/plan/kinds.h"
+#include "core/plan/sharding.h"
+#include "core/plan/step_order.h"
 #include "core/plan/wire_traffic.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -56,7 +56,7 @@ struct StepPrediction {
 // or not finite, ready times that are not one per bucket, fall, or lie after backward, kFluid
 // with workers that are not alike, hosts that share cores or buckets that share memory, and, where owners alone keep
 // parameters, updates that are not theirs, units that leave out a bucket, and turns that are not
-// those of TurnsOfStep() (core/plan/gather_order.h).
+// those of TurnsOfStep() (core/plan/step_order.h).
 absl::StatusOr<StepPrediction> SimulateStep(const Plan& plan, const Cluster& cluster,
                                             const ComputeTimes& times,
                                             SimulationMethod method = SimulationMethod::kAutomatic);

@@ -8,9 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/plan/gather_order.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_marks.h"
+#include "core/plan/step_order.h"
 #include "simulator/event_queue.h"
 
 namespace gradsync {
@@ -35,7 +34,7 @@ using SlownessOfStep = std::function<double(int rank, int step)>;
 // Runs the workers' steps as worker/train/trainer.h does: forward, backward, in which buckets are
 // launched as they become ready, then for each bucket in order wait for its result and, when
 // workers update, update it. Where buckets share memory (BucketSlots), computation stops for what
-// core/plan/step_marks.h says, and goes on later. Not thread-safe; nothing blocks.
+// core/plan/step_order.h says, and goes on later. Not thread-safe; nothing blocks.
 class StepClock : private EventHandler {
  public:
   struct Options {

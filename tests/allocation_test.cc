@@ -23,7 +23,7 @@
 #include "absl/types/optional.h"
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
 #include "core/shared_memory/window_mesh.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/deaf_process.h"
+#include "core/base/fault_injection.h"
 #include "core/base/sanitizers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/links/grpc_stream.h"
 #include "gradsync/join/sync_factory.h"
 #include "gtest/gtest.h"

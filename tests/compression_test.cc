@@ -18,7 +18,7 @@
 #include "allreduce/shm_gradient_sync.h"
 #include "c10/util/BFloat16.h"
 #include "c10/util/Half.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
 #include "core/sync/local_sync.h"

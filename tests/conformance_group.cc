@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "gtest/gtest.h"
 #include "tests/rank_threads.h"
 

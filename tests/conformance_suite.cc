@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 #include "tests/conformance_group.h"
 #include "tests/reference.h"
 #include "tests/run_step.h"

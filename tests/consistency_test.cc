@@ -1,7 +1,5 @@
 // What ssp and asp promise (docs/consistency.md), between real clients and servers.
 
-#include "core/plan/consistency.h"
-
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -16,6 +14,7 @@
 #include "core/base/deadline.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
+#include "core/plan/kinds.h"
 #include "gtest/gtest.h"
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"

@@ -9,7 +9,7 @@
 #include "ATen/Context.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "gmock/gmock.h"
 #include "gradsync/ddp/ddp_engine.h"
 #include "gradsync/ddp/tiny_module.h"

@@ -15,7 +15,7 @@
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
 #include "core/base/deadline.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/group/side_channel.h"
 #include "core/links/in_process_stream.h"
 #include "gradsync/ddp/ddp_engine.h"

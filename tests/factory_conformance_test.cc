@@ -22,7 +22,7 @@
 #include "core/base/mutex.h"
 #include "core/base/status_macros.h"
 #include "core/gpu/fake_gpu.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/links/grpc_stream.h"
 #include "core/plan/job_spec.h"
 #include "gradsync/join/sync_factory.h"

@@ -13,7 +13,6 @@
 #include "allreduce/gloo_gradient_sync.h"
 #include "core/base/deadline.h"
 #include "core/base/monotonic_time.h"
-#include "core/group/in_memory_store.h"
 #include "core/group/key_value_store.h"
 #include "core/plan/plan.h"
 #include "gtest/gtest.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "core/base/deadline.h"
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "gtest/gtest.h"
 #include "tests/nccl_group.h"
 

@@ -10,8 +10,8 @@
 
 #include "allreduce/fake_nccl.h"
 #include "allreduce/nccl_gradient_sync.h"
-#include "core/gpu/queued_gpu.h"
-#include "core/group/in_memory_store.h"
+#include "core/gpu/fake_gpu.h"
+#include "core/group/key_value_store.h"
 #include "gtest/gtest.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"

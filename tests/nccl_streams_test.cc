@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "core/gpu/gpu_resources.h"
 #include "gtest/gtest.h"
 #include "tests/nccl_group.h"

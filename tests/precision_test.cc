@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/group/side_channel.h"
 #include "core/links/in_process_stream.h"
 #include "gmock/gmock.h"

@@ -4,7 +4,7 @@
 
 #include "core/base/credentials.h"
 #include "core/base/deadline.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "tests/forwarding_store.h"
 
 namespace gradsync {

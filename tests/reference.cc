@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "core/base/kernels.h"
+#include "core/optim/optimizer_state.h"
 #include "core/optim/range_optimizer.h"
-#include "core/optim/state_mapping.h"
 
 namespace gradsync {
 namespace {

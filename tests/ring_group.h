@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "allreduce/ring_gradient_sync.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {

@@ -1,5 +1,5 @@
 // Buckets that share memory, on every backend of the host, and staged for a GPU: the bits of those
-// that do not, every byte on the wire as core/plan/sharded_job.h says, and memory as it says within
+// that do not, every byte on the wire as core/plan/sharding.h says, and memory as it says within
 // 2 %, on a GPU to the byte.
 
 #include <malloc.h>
@@ -19,14 +19,12 @@
 #include "core/base/deadline.h"
 #include "core/base/sanitizers.h"
 #include "core/gpu/fake_gpu.h"
-#include "core/gpu/queued_gpu.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
-#include "core/plan/bucket_slots.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
-#include "core/plan/sharded_job.h"
-#include "core/plan/update_site.h"
+#include "core/plan/sharding.h"
 #include "core/plan/wire_traffic.h"
 #include "core/sync/staged_sync.h"
 #include "gtest/gtest.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "allreduce/shm_gradient_sync.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/plan/wire_traffic.h"
 #include "gtest/gtest.h"
 #include "tests/rank_threads.h"

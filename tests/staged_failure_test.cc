@@ -11,7 +11,6 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/mutex.h"
-#include "core/base/notification.h"
 #include "core/gpu/fake_gpu.h"
 #include "core/links/in_process_stream.h"
 #include "core/sync/staged_sync.h"

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
-#include "core/plan/consistency.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "gtest/gtest.h"
 #include "ps_server/event_check.h"

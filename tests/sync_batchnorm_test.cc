@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "c10/core/GradMode.h"
 #include "core/base/deadline.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/group/side_channel.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

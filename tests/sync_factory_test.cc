@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "allreduce/fake_nccl.h"
 #include "core/gpu/fake_gpu.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -8,7 +8,7 @@
 #include "core/base/deadline.h"
 #include "core/base/kernels.h"
 #include "core/base/mutex.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 
 namespace gradsync {
 namespace {

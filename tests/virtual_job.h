@@ -7,8 +7,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "core/plan/consistency.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 
 namespace gradsync {
 

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "core/base/deadline.h"
-#include "core/base/suspicion.h"
+#include "core/base/errors.h"
 
 namespace gradsync {
 namespace {

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "core/links/frame_stream.h"
-#include "core/links/silence.h"
+#include "core/links/silence_watch.h"
 #include "tests/virtual_world.h"
 
 namespace gradsync {
@@ -26,7 +26,7 @@ namespace gradsync {
 // As kind as TCP and no kinder. A stream keeps its order, streams overtake each other; a frame's
 // bytes are read when it leaves, and given back then or later; payloads come in odd parts. A
 // process that dies resets its streams. A cut is noticed as streams over gRPC notice it
-// (core/links/silence.h), and that a process is stopped after 40 seconds.
+// (core/links/silence_watch.h), and that a process is stopped after 40 seconds.
 //
 // Belongs to one world, which it must outlive. Not thread-safe, as everything there.
 class VirtualNetwork {

@@ -14,7 +14,7 @@
 #include "absl/types/optional.h"
 #include "core/base/alarm_clock.h"
 #include "core/base/thread.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/group/store_map.h"
 
 namespace gradsync {

@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
 #include "core/plan/codec.h"

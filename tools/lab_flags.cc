@@ -5,7 +5,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/string_view.h"
 #include "core/base/byte_sizes.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 
 ABSL_FLAG(gradsync::ByteSize, burst, gradsync::ByteSize{gradsync::NetworkLabOptions().burst_bytes},

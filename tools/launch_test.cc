@@ -15,7 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/process_limits.h"
+#include "core/base/process_resources.h"
 #include "core/base/write_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

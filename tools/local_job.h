@@ -103,7 +103,7 @@ struct LocalJobResult {
   std::vector<std::string> server_metrics;
 };
 
-// A failed job's own words, from the culprit on if they name one (core/base/culprit.h), then who
+// A failed job's own words, from the culprit on if they name one (core/base/errors.h), then who
 // failed:
 // "rank 0 lost: ... [worker 1 (pid 123): exit code 1]".
 std::string DescribeFailure(const LocalJobResult& result);

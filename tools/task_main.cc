@@ -6,7 +6,7 @@
 //   srun -n 4 bazel-bin/tools/task -- --topology=ring --model=mlp --steps=20
 //
 // Of the launcher's tasks the last --servers become servers, the others workers
-// (core/group/task_role.h). This process is replaced by the other program, so signals and exit
+// (core/group/launch_environment.h). This process is replaced by the other program, so signals and exit
 // codes are that one's.
 
 #include <unistd.h>
@@ -21,14 +21,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/flags.h"
 #include "core/base/last_words.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 #include "core/base/version.h"
 #include "core/group/launch_environment.h"
-#include "core/group/task_role.h"
 #include "tools/subprocess.h"
 #include "tools/worker_flags.h"
 

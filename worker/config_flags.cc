@@ -6,8 +6,8 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/errors.h"
 #include "core/base/flag_effects.h"
-#include "core/base/flag_error.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 #include "core/base/version.h"

@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/base/trace_recorder.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/group/worker_group.h"
 #include "gtest/gtest.h"
 #include "proto/step_trace.pb.h"

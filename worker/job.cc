@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/base/credentials.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/grpc_health.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"

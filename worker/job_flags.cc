@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 #include "worker/checkpoint/read_weights.h"

@@ -14,7 +14,7 @@
 #include "core/plan/codec.h"
 #include "core/plan/job_spec.h"
 #include "core/plan/pipeline_schedule.h"
-#include "core/plan/zero.h"
+#include "core/plan/sharding.h"
 #include "google/protobuf/util/json_util.h"
 #include "gradsync/join/backend_record.h"
 #include "gradsync/join/nccl_settings.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "core/pipeline/pipeline_place.h"
+#include "core/pipeline/stage_link.h"
 #include "core/sync/gradient_sync.h"
 #include "worker/job_options.h"
 #include "worker/train/trainer.h"

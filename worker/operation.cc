@@ -13,14 +13,13 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 #include "core/base/version.h"
 #include "core/base/write_file.h"
-#include "core/plan/consistency.h"
 #include "core/plan/job_spec.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 
 ABSL_FLAG(
     int, metrics_port, -1,

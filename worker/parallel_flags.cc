@@ -6,13 +6,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
 #include "core/plan/job_spec.h"
-#include "core/plan/precision.h"
-#include "core/plan/update_site.h"
-#include "core/plan/zero.h"
+#include "core/plan/kinds.h"
+#include "core/plan/sharding.h"
 #include "worker/pipeline_flags.h"
 
 ABSL_FLAG(int, data_parallel, 1,

@@ -6,14 +6,13 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
 #include "core/plan/codec.h"
-#include "core/plan/consistency.h"
 #include "core/plan/job_spec.h"
+#include "core/plan/kinds.h"
 #include "core/plan/pipeline_schedule.h"
-#include "core/plan/precision.h"
 #include "worker/job_flags.h"
 
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/types/optional.h"
 #include "core/base/monotonic_time.h"
 #include "core/base/trace_recorder.h"
-#include "core/plan/placement.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "gradsync/join/agree_on_flags.h"
 #include "gradsync/join/join.h"

@@ -8,9 +8,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "core/plan/kinds.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/sharded_job.h"
-#include "core/plan/update_site.h"
+#include "core/plan/sharding.h"
 
 namespace gradsync {
 namespace {

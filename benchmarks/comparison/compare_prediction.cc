@@ -21,11 +21,11 @@
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/ranks/processes.h"
 #include "benchmarks/records/run_job.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "core/base/straggler.h"
+#include "core/plan/kinds.h"
 #include "core/plan/pipeline_schedule.h"
-#include "core/plan/precision.h"
 
 namespace gradsync {
 namespace {

@@ -14,7 +14,7 @@
 #include "benchmarks/peer_libraries/peer_ratio.h"
 #include "benchmarks/records/run_job.h"
 #include "benchmarks/records/terminal.h"
-#include "core/base/rate.h"
+#include "core/base/byte_sizes.h"
 #include "core/group/mesh.h"
 
 namespace gradsync {

@@ -7,8 +7,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "benchmarks/options/flag_checks.h"
-#include "core/base/flag_error.h"
-#include "core/base/rate.h"
+#include "core/base/byte_sizes.h"
+#include "core/base/errors.h"
 
 namespace gradsync {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/process_limits.h"
+#include "core/base/process_resources.h"
 
 namespace gradsync {
 

@@ -12,7 +12,7 @@
 #include "benchmarks/ranks/start_line.h"
 #include "core/base/deadline.h"
 #include "core/gpu/fake_gpu.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/sync/local_sync.h"
 #include "core/sync/staged_sync.h"
 #include "gtest/gtest.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/credentials.h"
-#include "core/base/grpc_status.h"
+#include "core/base/grpc_conversions.h"
 #include "core/base/host_port.h"
 #include "core/base/mutex.h"
 #include "core/base/status_macros.h"

@@ -9,7 +9,6 @@
 #include "benchmarks/network/tcp_flows.h"
 #include "benchmarks/records/aggregate.h"
 #include "core/base/byte_sizes.h"
-#include "core/base/rate.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {

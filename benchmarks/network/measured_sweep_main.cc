@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/proto_json.h"
-#include "core/base/check_writable.h"
 #include "core/base/program_main.h"
+#include "core/base/write_file.h"
 
 namespace gradsync {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "benchmarks/options/flag_checks.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "gradsync/join/sync_factory.h"
 #include "gradsync/join/torch_adapters.h"

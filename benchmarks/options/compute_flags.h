@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/plan/job_spec.h"
-#include "core/plan/precision.h"
+#include "core/plan/kinds.h"
 #include "gradsync/join/open_device.h"
 
 namespace gradsync {

@@ -4,8 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/byte_sizes.h"
-#include "core/base/flag_error.h"
-#include "core/base/rate.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {

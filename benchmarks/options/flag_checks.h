@@ -16,7 +16,7 @@ namespace gradsync {
 
 // Values and checks of flags that several benchmarks have. Thread-safe.
 // Errors: INVALID_ARGUMENT naming the flag, what was expected and what came
-// (core/base/flag_error.h).
+// (core/base/errors.h).
 
 // At least one name, all of them known.
 absl::Status CheckNames(absl::string_view flag, const std::vector<std::string>& found,

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
-#include "core/plan/zero.h"
+#include "core/plan/sharding.h"
 
 namespace gradsync {
 namespace {

@@ -8,7 +8,7 @@
 //   GS_RETURN_IF_ERROR(CheckAllOccur(sweep, jobs));
 //
 // Pure functions, thread-safe. Errors: INVALID_ARGUMENT naming the flag, what was expected and what
-// came (core/base/flag_error.h).
+// came (core/base/errors.h).
 
 #ifndef GRADSYNC_BENCHMARKS_OPTIONS_JOB_SWEEP_H_
 #define GRADSYNC_BENCHMARKS_OPTIONS_JOB_SWEEP_H_

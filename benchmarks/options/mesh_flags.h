@@ -1,7 +1,7 @@
 // The flags of a program that sweeps over meshes, read, and which jobs a mesh can be of.
 //
 // Pure functions, thread-safe. Errors: INVALID_ARGUMENT naming the flag, what was expected and what
-// came (core/base/flag_error.h).
+// came (core/base/errors.h).
 
 #ifndef GRADSYNC_BENCHMARKS_OPTIONS_MESH_FLAGS_H_
 #define GRADSYNC_BENCHMARKS_OPTIONS_MESH_FLAGS_H_

@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/plan/cost_model.h"
+#include "core/plan/sharding.h"
 #include "core/plan/stripes.h"
 #include "core/plan/wire_traffic.h"
-#include "core/plan/zero.h"
 
 namespace gradsync {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "core/plan/job_spec.h"
-#include "core/plan/placement.h"
+#include "core/plan/kinds.h"
 
 namespace gradsync {
 
@@ -39,7 +39,7 @@ struct PlacedJob {
   int servers = 0;
   Placement placement = Placement::kNone;  // of servers
   std::string bandwidth;                   // of emulated links (BandwidthName()); empty: none
-  int zero = 0;  // what owners keep for all, as --zero has it (core/plan/zero.h)
+  int zero = 0;  // what owners keep for all, as --zero has it (core/plan/sharding.h)
   Arrangement arrangement;
 };
 

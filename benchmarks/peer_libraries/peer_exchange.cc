@@ -8,7 +8,7 @@
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/peer_libraries/peer_job.h"
 #include "benchmarks/peer_libraries/peer_report.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {

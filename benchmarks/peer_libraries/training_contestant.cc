@@ -23,8 +23,7 @@
 #include "benchmarks/records/run_job.h"
 #include "core/base/byte_sizes.h"
 #include "core/base/status_macros.h"
-#include "core/plan/placement.h"
-#include "core/plan/precision.h"
+#include "core/plan/kinds.h"
 
 namespace gradsync {
 namespace {

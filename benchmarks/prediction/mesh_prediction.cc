@@ -12,10 +12,10 @@
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/records/run_job.h"
 #include "benchmarks/records/terminal.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
-#include "core/plan/sharded_job.h"
+#include "core/plan/sharding.h"
 #include "simulator/pipeline.h"
 
 namespace gradsync {

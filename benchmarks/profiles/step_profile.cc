@@ -8,10 +8,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "benchmarks/records/proto_json.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
-#include "core/plan/gather_order.h"
-#include "core/plan/zero.h"
+#include "core/plan/sharding.h"
+#include "core/plan/step_order.h"
 
 namespace gradsync {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_marks.h"
+#include "core/plan/step_order.h"
 #include "proto/step_profile.pb.h"
 
 namespace gradsync {

@@ -9,9 +9,9 @@
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/proto_json.h"
 #include "core/base/deadline.h"
-#include "core/base/flag_error.h"
-#include "core/base/job_key.h"
+#include "core/base/errors.h"
 #include "core/base/program_main.h"
+#include "core/base/secret_proof.h"
 #include "core/base/status_macros.h"
 
 ABSL_FLAG(int, rank, 0, "of this process");

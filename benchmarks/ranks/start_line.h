@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/base/process_cpu_time.h"
+#include "core/base/process_resources.h"
 
 namespace gradsync {
 

@@ -14,7 +14,7 @@
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/sharded_job.h"
+#include "core/plan/sharding.h"
 
 namespace gradsync {
 namespace {

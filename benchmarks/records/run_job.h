@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "benchmarks/options/placed_job.h"
 #include "core/plan/job_spec.h"
-#include "core/plan/precision.h"
+#include "core/plan/kinds.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {

@@ -14,8 +14,7 @@
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/ranks/rank_spec.h"
 #include "core/base/byte_sizes.h"
-#include "core/base/flag_error.h"
-#include "core/base/rate.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "core/base/straggler.h"
 

@@ -16,9 +16,8 @@
 #include "core/base/byte_sizes.h"
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
-#include "core/plan/gather_order.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_marks.h"
+#include "core/plan/step_order.h"
 #include "core/plan/wire_traffic.h"
 
 namespace gradsync {

@@ -18,8 +18,7 @@
 #include "core/base/sha256.h"
 #include "core/base/status_macros.h"
 #include "core/base/straggler.h"
-#include "core/plan/gather_order.h"
-#include "core/plan/step_marks.h"
+#include "core/plan/step_order.h"
 #include "gradsync/ddp/parameter_gathers.h"
 
 namespace gradsync {

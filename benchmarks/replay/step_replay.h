@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "benchmarks/replay/replay_clock.h"
 #include "benchmarks/replay/stage_replay.h"
-#include "core/plan/consistency.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/sync/gradient_sync.h"
 #include "proto/rank_spec.pb.h"
@@ -47,7 +47,7 @@ struct ReplayOptions {
 // left in the buckets, which stays of that size.
 //
 // Where buckets share memory (BucketSlots) the step stops as a real one does, for memory and, block
-// by block, for gathered parameters (core/plan/step_marks.h), and what follows is later by as much;
+// by block, for gathered parameters (core/plan/step_order.h), and what follows is later by as much;
 // that counts as exposed. Gathers beside those of steps, for what is verified and for the hash,
 // come before and after the measured steps; there are kExtraGathers of each bucket.
 //

@@ -14,7 +14,7 @@
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/replay/step_replay.h"
 #include "core/base/credentials.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/links/in_process_stream.h"
 #include "gtest/gtest.h"
 #include "ps_server/client/ps_gradient_sync.h"

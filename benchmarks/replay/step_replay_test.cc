@@ -9,7 +9,7 @@
 #include "benchmarks/profiles/step_profile.h"
 #include "core/base/deadline.h"
 #include "core/base/straggler.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 #include "core/sync/local_sync.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

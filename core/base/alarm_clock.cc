@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/base/patient_deadline.h"
+#include "core/base/deadline.h"
 
 namespace gradsync {
 

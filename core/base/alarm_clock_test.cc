@@ -6,9 +6,9 @@
 
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
+#include "core/base/fault_injection.h"
 #include "core/base/monotonic_time.h"
-#include "core/base/notification.h"
-#include "core/base/suspend_process.h"
+#include "core/base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-// Sizes as people write them on command lines. Pure functions, thread-safe.
+// Sizes and rates as people write them on command lines. Pure functions, thread-safe.
 
 #ifndef GRADSYNC_CORE_BASE_BYTE_SIZES_H_
 #define GRADSYNC_CORE_BASE_BYTE_SIZES_H_
@@ -33,6 +33,15 @@ std::string AbslUnparseFlag(ByteSize size);
 // `first`, `first * factor`, ... up to `last`; nccl-tests' -b, -e and -f.
 // Errors: INVALID_ARGUMENT when first > last or the factor is below 2.
 absl::StatusOr<std::vector<int64_t>> GeometricSizes(int64_t first, int64_t last, int64_t factor);
+
+// Bytes per second from "400mbit", "10gbit" or "100kbit", or as well "400Mbps", "10Gbps" or
+// "100kbps": bits, by powers of 1000; case does not matter. As --bandwidth has it. Thread-safe.
+// Errors: INVALID_ARGUMENT saying what was found.
+absl::StatusOr<double> ParseBandwidth(absl::string_view text);
+
+// The first of these spellings, by which records and reports tell bandwidths apart: "10Gbps" is
+// "10gbit". A text that is no bandwidth stays what it is. Thread-safe.
+std::string BandwidthName(absl::string_view text);
 
 }  // namespace gradsync
 

@@ -2,14 +2,101 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/kernels.h"
-#include "core/base/largest.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {
+
+FloatStream::FloatStream(Mode mode, float* out, size_t n)
+    : mode_(mode), out_(out), size_(n * sizeof(float)) {}
+
+absl::Status FloatStream::Consume(absl::string_view bytes) {
+  if (bytes.size() > size_ - consumed_) {
+    return absl::DataLossError(absl::StrCat("floats received: expected ", size_, " bytes, found ",
+                                            consumed_ + bytes.size(), " or more"));
+  }
+  const size_t waiting = consumed_ % sizeof(float);
+  if (waiting > 0) {
+    const size_t taken = std::min(sizeof(float) - waiting, bytes.size());
+    if (taken > 0) std::memcpy(split_ + waiting, bytes.data(), taken);
+    // consumed_ still points into the float that this completes.
+    if (waiting + taken == sizeof(float)) Take(split_, 1);
+    consumed_ += taken;
+    bytes.remove_prefix(taken);
+  }
+  const size_t whole = bytes.size() / sizeof(float);
+  Take(bytes.data(), whole);
+  const size_t rest = bytes.size() % sizeof(float);
+  if (rest > 0) std::memcpy(split_, bytes.data() + whole * sizeof(float), rest);
+  consumed_ += bytes.size();
+  return absl::OkStatus();
+}
+
+absl::Status FloatStream::Finish() const {
+  if (consumed_ == size_) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("floats received: expected ", size_, " bytes, found ", consumed_));
+}
+
+void FloatStream::Take(const char* bytes, size_t floats) {
+  float* const to = out_ + consumed_ / sizeof(float);
+  if (mode_ == Mode::kAdd) {
+    AddUnaligned(to, bytes, floats);
+  } else {
+    Copy(to, bytes, floats);
+  }
+}
+
+namespace {
+
+constexpr int kShift = 20;  // leaves the exponent and three bits of the fraction
+constexpr size_t kBins = size_t{1} << (31 - kShift);
+
+// Orders as the absolute value does.
+uint32_t Magnitude(const float* x) {
+  uint32_t bits;
+  std::memcpy(&bits, x, sizeof(bits));
+  return bits & 0x7fffffffu;
+}
+
+}  // namespace
+
+void SelectLargest(const float* x, size_t n, size_t k, uint32_t* out) {
+  if (k == 0) return;
+  uint32_t histogram[kBins] = {};
+  for (size_t i = 0; i < n; ++i) ++histogram[Magnitude(x + i) >> kShift];
+  size_t above = 0;  // elements of higher bins
+  size_t bin = kBins - 1;
+  while (above + histogram[bin] < k) above += histogram[bin--];
+
+  std::vector<uint32_t> members;
+  members.reserve(histogram[bin]);
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t magnitude = Magnitude(x + i);
+    if (magnitude >> kShift == bin) members.push_back(magnitude);
+  }
+  const auto kth = members.begin() + (k - above - 1);
+  std::nth_element(members.begin(), kth, members.end(), std::greater<uint32_t>());
+  const uint32_t threshold = *kth;
+  // Those before the k-th that equal it are taken too, the ones with the lowest index.
+  size_t equal = k - above - std::count_if(members.begin(), kth, [threshold](uint32_t member) {
+                   return member > threshold;
+                 });
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t magnitude = Magnitude(x + i);
+    if (magnitude < threshold) continue;
+    if (magnitude == threshold) {
+      if (equal == 0) continue;
+      --equal;
+    }
+    *out++ = static_cast<uint32_t>(i);
+  }
+}
+
 namespace {
 
 constexpr int64_t kShortIndices = int64_t{1} << 16;

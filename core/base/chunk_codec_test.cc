@@ -1,8 +1,10 @@
 #include "core/base/chunk_codec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -14,6 +16,130 @@
 
 namespace gradsync {
 namespace {
+
+std::vector<float> Numbered(size_t n, float first) {
+  std::vector<float> values(n);
+  for (size_t i = 0; i < n; ++i) values[i] = first + 0.25f * static_cast<float>(i);
+  return values;
+}
+
+absl::string_view Bytes(const std::vector<float>& values) {
+  return absl::string_view(reinterpret_cast<const char*>(values.data()),
+                           values.size() * sizeof(float));
+}
+
+TEST(FloatStreamTest, AnyTwoCutsGiveTheSameSum) {
+  const std::vector<float> before = Numbered(5, 100), x = Numbered(5, 1);
+  std::vector<float> expected = before;
+  for (size_t i = 0; i < 5; ++i) expected[i] += x[i];
+  for (size_t first = 0; first <= 20; ++first) {
+    for (size_t second = first; second <= 20; ++second) {
+      std::vector<float> acc = before;
+      FloatAdder adder(acc.data(), acc.size());
+      ASSERT_TRUE(adder.Consume(Bytes(x).substr(0, first)).ok());
+      ASSERT_TRUE(adder.Consume(Bytes(x).substr(first, second - first)).ok());
+      ASSERT_TRUE(adder.Consume(Bytes(x).substr(second)).ok());
+      EXPECT_TRUE(adder.Finish().ok());
+      EXPECT_EQ(acc, expected) << first << " " << second;
+    }
+  }
+}
+
+TEST(FloatStreamTest, RandomRunsCopyTheirBytes) {
+  const std::vector<float> x = Numbered(1000, -3);
+  std::mt19937 random(1);
+  for (size_t longest : {1, 2, 3, 7, 64, 1000}) {
+    std::vector<float> out(x.size(), -1.0f);
+    FloatCopier copier(out.data(), out.size());
+    absl::string_view rest = Bytes(x);
+    while (!rest.empty()) {
+      const size_t run = std::uniform_int_distribution<size_t>(0, longest)(random);
+      ASSERT_TRUE(copier.Consume(rest.substr(0, run)).ok());
+      rest.remove_prefix(std::min(run, rest.size()));
+    }
+    EXPECT_EQ(copier.consumed(), x.size() * sizeof(float));
+    EXPECT_TRUE(copier.Finish().ok());
+    EXPECT_EQ(out, x) << longest;
+  }
+}
+
+TEST(FloatStreamTest, BytesTooManyAreRefusedAndChangeNothing) {
+  const std::vector<float> x = Numbered(3, 1);
+  std::vector<float> acc = {7, 8};
+  FloatAdder adder(acc.data(), 2);
+  absl::Status status = adder.Consume(Bytes(x));
+  EXPECT_EQ(status, absl::DataLossError("floats received: expected 8 bytes, found 12 or more"));
+  EXPECT_EQ(acc, (std::vector<float>{7, 8}));
+  ASSERT_TRUE(adder.Consume(Bytes(x).substr(0, 7)).ok());
+  EXPECT_FALSE(adder.Consume(Bytes(x).substr(7, 2)).ok());
+  EXPECT_TRUE(adder.Consume(Bytes(x).substr(7, 1)).ok());
+  EXPECT_TRUE(adder.Finish().ok());
+  EXPECT_FALSE(adder.Consume("x").ok());
+}
+
+TEST(FloatStreamTest, MissingBytesAreFoundAtTheEnd) {
+  std::vector<float> out(2);
+  FloatCopier copier(out.data(), 2);
+  ASSERT_TRUE(copier.Consume("abcde").ok());
+  EXPECT_EQ(copier.Finish(), absl::DataLossError("floats received: expected 8 bytes, found 5"));
+}
+
+TEST(FloatStreamTest, AnEmptyRangeIsCompleteFromTheStart) {
+  FloatAdder adder(nullptr, 0);
+  EXPECT_TRUE(adder.Consume("").ok());
+  EXPECT_TRUE(adder.Finish().ok());
+  EXPECT_FALSE(adder.Consume("a").ok());
+}
+
+std::vector<uint32_t> Largest(const std::vector<float>& x, size_t k) {
+  std::vector<uint32_t> indices(k);
+  SelectLargest(x.data(), x.size(), k, indices.data());
+  return indices;
+}
+
+// By a stable sort of the whole.
+std::vector<uint32_t> Sorted(const std::vector<float>& x, size_t k) {
+  std::vector<uint32_t> order(x.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return std::abs(x[a]) > std::abs(x[b]); });
+  order.resize(k);
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+TEST(SelectLargestTest, AgreesWithASortForEveryCount) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(400);
+  for (float& value : x) value = normal(random) * std::exp2(static_cast<float>(random() % 20));
+  for (size_t k = 1; k <= x.size(); ++k) EXPECT_EQ(Largest(x, k), Sorted(x, k)) << k;
+}
+
+TEST(SelectLargestTest, OfEqualOnesTakesTheFirst) {
+  std::mt19937 random(2);
+  std::vector<float> x(300);
+  for (float& value : x) value = static_cast<float>(static_cast<int>(random() % 7) - 3);
+  for (size_t k = 1; k <= x.size(); ++k) EXPECT_EQ(Largest(x, k), Sorted(x, k)) << k;
+  EXPECT_EQ(Largest(std::vector<float>(5, 0.0f), 3), (std::vector<uint32_t>{0, 1, 2}));
+}
+
+TEST(SelectLargestTest, WhatIsNotFiniteComesFirst) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> x = {1, 3e38f, -inf, 0, -nan, 2};
+  EXPECT_EQ(Largest(x, 1), (std::vector<uint32_t>{4}));
+  EXPECT_EQ(Largest(x, 2), (std::vector<uint32_t>{2, 4}));
+  EXPECT_EQ(Largest(x, 3), (std::vector<uint32_t>{1, 2, 4}));
+}
+
+TEST(SelectLargestTest, DenormalsAreToldApart) {
+  const std::vector<float> x = {1e-45f, 0, -3e-45f, 2.8e-45f};
+  EXPECT_EQ(Largest(x, 1), (std::vector<uint32_t>{2}));
+  EXPECT_EQ(Largest(x, 3), (std::vector<uint32_t>{0, 2, 3}));
+}
+
+TEST(SelectLargestTest, NothingOfNothing) { SelectLargest(nullptr, 0, 0, nullptr); }
 
 using Kind = ChunkForm::Kind;
 using Mode = ChunkDecoder::Mode;

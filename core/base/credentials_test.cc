@@ -5,7 +5,7 @@
 
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/base/grpc_deadline.h"
+#include "core/base/grpc_conversions.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"

@@ -1,5 +1,5 @@
 // For programs that have gRPC inside themselves: the library would bring another one.
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/grpc_reflection.h"
 
 namespace gradsync {

@@ -12,9 +12,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/process_limits.h"
+#include "core/base/process_resources.h"
 #include "core/base/program_main.h"
-#include "core/base/refusable_threads.h"
+#include "core/base/thread.h"
 
 namespace gradsync {
 namespace {

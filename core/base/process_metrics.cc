@@ -6,7 +6,7 @@
 
 #include "absl/time/time.h"
 #include "core/base/metrics_server.h"
-#include "core/base/process_cpu_time.h"
+#include "core/base/process_resources.h"
 
 namespace gradsync {
 namespace {

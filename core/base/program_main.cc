@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/write_file.h"
 
 namespace gradsync {

@@ -1,6 +1,7 @@
 #include "core/base/regular_file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/process_limits.h"
+#include "core/base/process_resources.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {
@@ -82,6 +83,21 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path, int64_t mos
     more = read == wanted && done + read < most;
   }
   return text;
+}
+
+absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
+  GS_ASSIGN_OR_RETURN(const RegularFile file, RegularFile::Open(path));
+  const auto size = static_cast<size_t>(file.size());
+  if (size == 0) return MappedFile(nullptr, 0);
+  void* const data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd(), 0);
+  if (data == MAP_FAILED) {
+    return absl::Status(absl::ErrnoToStatusCode(errno), std::strerror(errno));
+  }
+  return MappedFile(data, size);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<void*>(data_), size_);
 }
 
 }  // namespace gradsync

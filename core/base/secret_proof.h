@@ -1,5 +1,4 @@
-// How a process shows that it has a secret without sending it: the other side gives it a challenge,
-// which nobody has had before, and gets a proof, which is good once. docs/protocol.md has the texts.
+// What the processes of a job have and others do not, a key or a secret, and how they show it.
 
 #ifndef GRADSYNC_CORE_BASE_SECRET_PROOF_H_
 #define GRADSYNC_CORE_BASE_SECRET_PROOF_H_
@@ -16,6 +15,26 @@
 #include "core/base/mutex.h"
 
 namespace gradsync {
+
+// A job's key: a text that its processes share and others do not know. It keeps out processes that
+// have lost their way (the same command started twice, a client of another job), not those who read
+// the network: that takes TLS.
+
+// The variable of the environment in which a launcher may give all processes of a job their key.
+constexpr char kJobKeyVariable[] = "GRADSYNC_JOB_KEY";
+
+// 128 random bits of the kernel, as 32 hexadecimal digits. Thread-safe.
+std::string NewJobKey();
+
+// Whether `key` is empty, or has at most 128 characters, letters, digits, "-" and "_" only.
+// Errors: INVALID_ARGUMENT that names `what`, without the key.
+absl::Status CheckJobKey(absl::string_view what, absl::string_view key);
+
+// Whether two texts are equal, in a time that depends on their lengths alone.
+bool SameSecret(absl::string_view a, absl::string_view b);
+
+// How a process shows that it has a secret without sending it: the other side gives it a challenge,
+// which nobody has had before, and gets a proof, which is good once. docs/protocol.md has the texts.
 
 // HMAC with SHA-256 (RFC 2104), 64 lower-case hexadecimal digits.
 std::string HmacSha256Hex(absl::string_view secret, absl::string_view text);

@@ -5,10 +5,10 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/flag_error.h"
-#include "core/base/job_key.h"
+#include "core/base/errors.h"
 #include "core/base/program_main.h"
 #include "core/base/regular_file.h"
+#include "core/base/secret_proof.h"
 #include "core/base/status_macros.h"
 
 ABSL_FLAG(std::string, tls_cert, "",

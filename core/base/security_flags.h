@@ -13,7 +13,7 @@
 namespace gradsync {
 
 // What --tls_cert, --tls_key, --tls_ca, --secret_file and --insecure say. `key` is the launcher's
-// (job_key.h), which is the secret where --secret_file gives none; it may be empty. Errors:
+// (secret_proof.h), which is the secret where --secret_file gives none; it may be empty. Errors:
 // INVALID_ARGUMENT for a flag, or for a key that is not one; never with the secret.
 absl::StatusOr<Credentials> CredentialsFromFlags(absl::string_view key);
 

@@ -1,5 +1,3 @@
-#include "core/base/stopped_thread.h"
-
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -10,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/thread.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

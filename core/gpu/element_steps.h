@@ -12,7 +12,7 @@
 #include <math.h>
 
 #include "core/base/kernel_table.h"
-#include "core/gpu/host_device.h"
+#include "core/gpu/kernel_operands.h"
 
 namespace gradsync {
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/base/deadline.h"
 #include "core/base/monotonic_time.h"
 #include "core/base/mutex.h"
 #include "core/gpu/gpu_api.h"
@@ -175,6 +177,47 @@ class FakeGpu : public GpuApi {
   size_t most_device_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uintptr_t, size_t> registered_ ABSL_GUARDED_BY(mutex_);  // bytes
   std::map<uintptr_t, size_t> imported_ ABSL_GUARDED_BY(mutex_);    // bytes
+};
+
+// Time in which other threads do what they must not. Nothing that is right waits for it.
+inline void GiveOthersTime() {
+  for (const Deadline end = Deadline::In(absl::Milliseconds(20)); !end.passed();) {
+    std::this_thread::yield();
+  }
+}
+
+// A FakeGpu whose compute stream is a stream, as a GPU's is, and not the calling thread: a test
+// queues there (Enqueue()) what LibTorch would have.
+class QueuedGpu : public FakeGpu {
+ public:
+  static constexpr int kOwnObjects = 1;  // in live_objects(): the stream
+
+  explicit QueuedGpu(int device = 0) : FakeGpu(device), compute_(*CreateStream()) {}
+  ~QueuedGpu() override { DestroyStream(compute_); }
+  GpuStream ComputeStream() override {
+    const GpuStream other = FakeGpu::ComputeStream();  // within WithComputeStream()
+    return other != nullptr ? other : compute_;
+  }
+
+ private:
+  const GpuStream compute_;
+};
+
+// A QueuedGpu whose work takes as long as the test says: Elapsed() goes by a clock of its own,
+// which nothing but Work() moves on.
+class TimedGpu : public QueuedGpu {
+ public:
+  TimedGpu() {
+    SetClock([clock = clock_] { return MonotonicTime() + absl::Nanoseconds(clock->load()); });
+  }
+
+  // Queues work on the compute stream.
+  void Work(absl::Duration time) {
+    Enqueue(ComputeStream(), [clock = clock_, time] { *clock += absl::ToInt64Nanoseconds(time); });
+  }
+
+ private:
+  const std::shared_ptr<std::atomic<int64_t>> clock_ = std::make_shared<std::atomic<int64_t>>(0);
 };
 
 }  // namespace gradsync

@@ -10,9 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/gpu/queued_gpu.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -1,6 +1,6 @@
 #include "core/gpu/element_steps.h"
 #include "core/gpu/fold_kernel.h"
-#include "core/gpu/vector_split.h"
+#include "core/gpu/kernel_operands.h"
 
 namespace gradsync {
 namespace {

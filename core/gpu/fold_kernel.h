@@ -6,7 +6,7 @@
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 
-#include "core/gpu/kernel_pieces.h"
+#include "core/gpu/kernel_operands.h"
 
 namespace gradsync {
 

@@ -17,8 +17,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "core/base/kernels.h"
-#include "core/gpu/image_layout.h"
-#include "core/gpu/kernel_pieces.h"
+#include "core/gpu/kernel_operands.h"
 
 namespace gradsync {
 

@@ -1,6 +1,6 @@
 #include "core/gpu/element_steps.h"
 #include "core/gpu/gpu_kernels.h"
-#include "core/gpu/vector_split.h"
+#include "core/gpu/kernel_operands.h"
 
 namespace gradsync {
 namespace {
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) ForEach(Step start, VectorSplit spli
   for (size_t i = thread; i < singles; i += stride) step.template At<1>(split.Single(i));
 }
 
-// `phase`: of the addresses of the elements (core/gpu/vector_split.h).
+// `phase`: of the addresses of the elements (core/gpu/kernel_operands.h).
 template <typename Step>
 cudaError_t Start(const Step& step, size_t n, int phase, cudaStream_t stream) {
   if (n == 0) return cudaSuccess;

@@ -13,8 +13,7 @@
 #include <stdint.h>
 
 #include "core/base/kernel_table.h"
-#include "core/gpu/image_layout.h"
-#include "core/gpu/kernel_pieces.h"
+#include "core/gpu/kernel_operands.h"
 
 namespace gradsync {
 

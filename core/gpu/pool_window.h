@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "core/gpu/channel_parts.h"
-#include "core/gpu/host_device.h"
+#include "core/gpu/kernel_operands.h"
 
 namespace gradsync {
 

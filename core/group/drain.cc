@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "core/base/patient_deadline.h"
+#include "core/base/deadline.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {

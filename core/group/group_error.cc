@@ -7,9 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/culprit.h"
 #include "core/base/deadline.h"
-#include "core/base/suspicion.h"
+#include "core/base/errors.h"
 #include "core/group/heartbeat.h"
 
 namespace gradsync {

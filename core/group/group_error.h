@@ -24,8 +24,8 @@ constexpr int kNoRank = -1;
 
 // Tells the group that this rank failed with `status`: every wait for one of the group's keys ends,
 // on all ranks, with ABORTED and what was published. That begins with the culprit
-// (core/base/culprit.h): the one that `status` begins with, else this rank; or it is what was
-// published before. A suspicion (core/base/suspicion.h) is published only if nobody else has failed
+// (core/base/errors.h): the one that `status` begins with, else this rank; or it is what was
+// published before. A suspicion (core/base/errors.h) is published only if nobody else has failed
 // within its patience. Who waited in vain, DEADLINE_EXCEEDED without a culprit, first asks the
 // watchdog who is to blame. Waits for the store at most two seconds besides. Returns what this rank
 // says of it from then on: `status`, as if it were certain, where the group says so or cannot be

@@ -8,10 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
+#include "core/base/fault_injection.h"
 #include "core/base/monotonic_time.h"
-#include "core/base/mute_connection.h"
 #include "core/base/mutex.h"
-#include "core/base/no_descriptors_left.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -8,7 +8,7 @@
 #include "core/base/monotonic_time.h"
 #include "core/base/scheduler.h"
 #include "core/base/status_macros.h"
-#include "core/base/stopped_thread.h"
+#include "core/base/thread.h"
 
 namespace gradsync {
 

@@ -15,6 +15,8 @@
 
 namespace gradsync {
 
+class StoreMap;
+
 // A small map from keys to byte strings that lives in one process (rank 0's) and is reached from
 // all. Values stay until the store ends. Thread-safe: any number of calls may be under way, and
 // none holds up another.
@@ -67,6 +69,15 @@ class KeyValueStore {
   virtual std::unique_ptr<Watcher> Watch(
       absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) = 0;
 };
+
+// A store that lives in this process and is shared by its threads: for tests in which a rank is a
+// thread, and for jobs of one worker. Never UNAVAILABLE. Its watchers may outlive it. Each watch
+// that pends holds a thread. Deadlines do not pass while the process is stopped.
+std::shared_ptr<KeyValueStore> NewInMemoryStore();
+
+// Over a map that others use too, such as a store's that is served: without the network. UNAVAILABLE
+// once the map is closed.
+std::shared_ptr<KeyValueStore> NewInMemoryStore(std::shared_ptr<StoreMap> map);
 
 }  // namespace gradsync
 

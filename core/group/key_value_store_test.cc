@@ -11,10 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
+#include "core/base/fault_injection.h"
 #include "core/base/mutex.h"
-#include "core/base/suspend_process.h"
 #include "core/group/grpc_store.h"
-#include "core/group/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -14,7 +14,6 @@
 #include "absl/strings/strip.h"
 #include "core/base/host_port.h"
 #include "core/base/status_macros.h"
-#include "core/group/slurm_node_list.h"
 
 namespace gradsync {
 namespace {

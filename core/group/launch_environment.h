@@ -6,7 +6,9 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
@@ -76,6 +78,34 @@ absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(
     const std::function<absl::optional<std::string>(absl::string_view name)>& lookup,
     const std::function<std::string(absl::string_view mark, bool on_one_host)>& launcher_process =
         nullptr);
+
+// Which tasks of a job are parameter servers, where one launcher starts workers and servers alike
+// and counts them together: one srun or mpirun line, one torchrun.
+
+struct TaskRole {
+  bool is_server = false;
+  int number = 0;   // the worker's rank, or the server's number; both count from 0
+  int workers = 0;  // of the whole job
+};
+
+// The rule: the last `servers` tasks are servers, all before them are workers. So a worker's rank
+// is its task's number, rank 0 is on the launcher's first host, where all look for the store, and
+// among the tasks of any host workers come first, so that a worker's local rank is its task's.
+// Pure.
+// Errors: INVALID_ARGUMENT naming `flag`, which `servers` comes from, when no launcher counts tasks,
+// or when there are not at least one server and one worker.
+absl::StatusOr<TaskRole> RoleOfTask(const LaunchEnvironment& environment, int servers,
+                                    absl::string_view flag = "server_tasks");
+
+// For programs that are one or the other. Errors: INVALID_ARGUMENT naming the rule, when the task
+// is not what its program can be.
+absl::Status ExpectRole(const TaskRole& role, int servers, bool is_server);
+
+// Host names of a Slurm node list, in order: "gpu[003-005,012],x1" gives gpu003, gpu004, gpu005,
+// gpu012, x1. Numbers keep the width of a range's lower end; a name may have several brackets, of
+// which the last counts fastest. Errors: INVALID_ARGUMENT, with what was expected and found; lists
+// of more than 65536 hosts, as many as a job has workers, are refused.
+absl::StatusOr<std::vector<std::string>> ExpandSlurmNodeList(absl::string_view list);
 
 }  // namespace gradsync
 

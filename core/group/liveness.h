@@ -44,7 +44,7 @@ struct Beat {
   bool working = false;  // Activity::working()
   bool proven = false;   // Activity::proven()
   bool left = false;     // in good order: the last beat
-  // Of the process, held as by a debugger (core/base/stopped_thread.h), or 0; the same as in the
+  // Of the process, held as by a debugger (core/base/thread.h), or 0; the same as in the
   // beat before where that one still is. Whatever it did, others may wait for it, and its process
   // may not know.
   int stopped_thread = 0;

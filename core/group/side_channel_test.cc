@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/group/grpc_store.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "core/group/store_map.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,5 +1,3 @@
-#include "core/group/slurm_node_list.h"
-
 #include <cstdint>
 
 #include "absl/strings/ascii.h"
@@ -7,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/base/status_macros.h"
+#include "core/group/launch_environment.h"
 
 namespace gradsync {
 namespace {

@@ -1,5 +1,4 @@
-#include "core/group/slurm_node_list.h"
-
+#include "core/group/launch_environment.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

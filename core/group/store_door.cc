@@ -2,7 +2,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/job_key.h"
+#include "core/base/secret_proof.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {

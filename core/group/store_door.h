@@ -1,5 +1,5 @@
 // Who may use a rendezvous store: the processes of one run, each in a place of its own. What they
-// have in common is the job's key (core/base/job_key.h).
+// have in common is the job's key (core/base/secret_proof.h).
 
 #ifndef GRADSYNC_CORE_GROUP_STORE_DOOR_H_
 #define GRADSYNC_CORE_GROUP_STORE_DOOR_H_

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/base/deadline.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

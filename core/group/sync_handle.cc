@@ -7,8 +7,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/deadline.h"
 #include "core/base/mutex.h"
-#include "core/base/patient_deadline.h"
 
 namespace gradsync {
 namespace internal {

@@ -1,6 +1,5 @@
-#include "core/group/task_role.h"
-
 #include "absl/strings/str_cat.h"
+#include "core/group/launch_environment.h"
 
 namespace gradsync {
 

@@ -1,5 +1,3 @@
-#include "core/group/task_role.h"
-
 #include <string>
 
 #include "absl/status/status.h"

@@ -24,7 +24,8 @@ struct WorkerGroup {
   int world_size = 1;  // workers only
   std::string run_id;  // the same for all processes of a job, and no other job's
   int attempt = 0;     // counts restarts of the job
-  std::string key;  // core/base/job_key.h; opened streams show it, accepted ones are asked for it
+  // core/base/secret_proof.h; opened streams show it, accepted ones are asked for it.
+  std::string key;
   std::shared_ptr<KeyValueStore> store;
   std::string store_address;  // "host:port" where it is served; empty: in this process alone
   std::string

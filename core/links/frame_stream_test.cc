@@ -11,7 +11,6 @@
 #include "core/base/monotonic_time.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
-#include "core/links/near_link.h"
 #include "core/links/stream_test_util.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

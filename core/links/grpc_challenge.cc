@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "core/base/grpc_status.h"
+#include "core/base/grpc_conversions.h"
 #include "core/base/mutex.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/byte_buffer.h"

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "core/base/suspicion.h"
+#include "core/base/errors.h"
 #include "core/links/frame_codec.h"
 
 namespace gradsync {

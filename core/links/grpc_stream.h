@@ -21,7 +21,7 @@ struct GrpcLinkOptions {
 
   // A connection on which the peer's host acknowledges nothing for this long is lost: the network is
   // cut, or the machine went dark. Which of the two it is only others can tell, so its streams end
-  // with a suspicion (core/base/suspicion.h) then. A killed process is noticed at once without it.
+  // with a suspicion (core/base/errors.h) then. A killed process is noticed at once without it.
   // Infinite: no connection is lost for this.
   absl::Duration failure_timeout = absl::InfiniteDuration();
 

@@ -1,4 +1,4 @@
-// Streams between threads of one process: of a worker and the server beside it (near_link.h), and in
+// Streams between threads of one process: of a worker and the server beside it (NewNearLink()), and in
 // tests, since what rings and parameter servers do must not depend on gRPC.
 //
 // The link can be as unkind as a real one may be. Frames arrive on a thread of the link, one thread per
@@ -6,6 +6,7 @@
 // memory, and `released` runs when the receiver drops Payload::owner, so that a buffer reused too
 // early, or an owner kept too long, shows at once. Options cut payloads into odd parts and let
 // streams overtake each other.
+
 #ifndef GRADSYNC_CORE_LINKS_IN_PROCESS_STREAM_H_
 #define GRADSYNC_CORE_LINKS_IN_PROCESS_STREAM_H_
 
@@ -43,6 +44,14 @@ struct InProcessLinkOptions {
 // Errors of Listen(): INVALID_ARGUMENT when the address is not "host:port"; UNAVAILABLE when the
 // port is taken.
 std::shared_ptr<StreamLink> NewInProcessLink(InProcessLinkOptions options = {});
+
+// A link that keeps streams between two ends of one process out of the network.
+
+// As `far`, but for Connect() to an address at which a listener of this very link listens: such a
+// stream is one of NewInProcessLink(), whose receiver reads the sender's memory. It
+// says `proof` of itself, as those that `far` opens should. Listeners are reached by other
+// processes over `far`, under the same address. Thread-safe.
+std::shared_ptr<StreamLink> NewNearLink(std::shared_ptr<StreamLink> far, StreamProof proof);
 
 }  // namespace gradsync
 

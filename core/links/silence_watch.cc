@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "core/base/deadline.h"
-#include "core/base/suspicion.h"
+#include "core/base/errors.h"
 
 namespace gradsync {
 namespace {

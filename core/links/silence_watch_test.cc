@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/suspicion.h"
+#include "core/base/errors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

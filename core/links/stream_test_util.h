@@ -1,5 +1,6 @@
 // What tests of streams need: a sink that remembers, and memory on loan that counts how often it
 // came back.
+
 #ifndef GRADSYNC_CORE_LINKS_STREAM_TEST_UTIL_H_
 #define GRADSYNC_CORE_LINKS_STREAM_TEST_UTIL_H_
 
@@ -11,9 +12,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "core/base/deadline.h"
 #include "core/base/mutex.h"
 #include "core/links/frame_stream.h"
 
@@ -109,6 +112,30 @@ class Host {
         ABSL_GUARDED_BY(mutex);
   };
   std::shared_ptr<State> state_;
+};
+
+// A link over which no peer can be reached, for tests.
+
+// Connect() ends with `why`, at once. Where `listens` is not null peers may connect by that one.
+class FailingLink : public StreamLink {
+ public:
+  explicit FailingLink(absl::Status why, std::shared_ptr<StreamLink> listens = nullptr)
+      : why_(std::move(why)), listens_(std::move(listens)) {}
+
+  absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string& address,
+                                                         StreamAcceptor acceptor) override {
+    if (listens_ == nullptr) return absl::UnavailableError("nobody listens");
+    return listens_->Listen(address, std::move(acceptor));
+  }
+  absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string&, int,
+                                                       std::shared_ptr<FrameSink>,
+                                                       Deadline) override {
+    return why_;
+  }
+
+ private:
+  const absl::Status why_;
+  const std::shared_ptr<StreamLink> listens_;
 };
 
 }  // namespace gradsync

@@ -2,6 +2,7 @@
 //
 // What happens to an element depends only on its own gradients, steps and group, never on where
 // ranges are cut: parameters and state have the same bits whether a bucket is one range or many.
+
 #ifndef GRADSYNC_CORE_OPTIM_RANGE_OPTIMIZER_H_
 #define GRADSYNC_CORE_OPTIM_RANGE_OPTIMIZER_H_
 
@@ -80,6 +81,19 @@ class RangeOptimizer {
   std::vector<std::vector<float>> slots_;
   bool has_state_ = false;
 };
+
+// The optimizer of one of several updates that together make a step.
+//
+// For `parts` updates with a gradient times 1/parts each, in place of one with the mean of those
+// gradients: `spec` with everything that does not scale with the gradient divided by `parts`. That
+// is the weight decay that is added to the gradient (SGD, Adam), and the rate of Adam and AdamW,
+// whose steps do not depend on the gradient's scale, together with eps, which does. The decay of
+// momentum and of Adam's averages stays as it is, per update.
+//
+// With SGD without momentum and decay, `parts` such updates with gradients taken at the same
+// parameters are one step of `spec` up to rounding; with momentum they move a parameter as far in
+// the long run.
+OptimizerSpec PartialUpdateSpec(OptimizerSpec spec, int parts);
 
 }  // namespace gradsync
 

@@ -2,6 +2,7 @@
 #define GRADSYNC_CORE_PIPELINE_SLICE_LINK_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/deadline.h"
+#include "core/group/side_channel.h"
+#include "core/group/worker_group.h"
+#include "core/links/frame_stream.h"
 
 namespace gradsync {
 
@@ -50,6 +54,31 @@ class SliceLink {
   // and of theirs.
   virtual int64_t bytes_sent() const = 0;
   virtual int64_t bytes_received() const = 0;
+};
+
+// A SliceLink with a stream between each two slices. With x bytes of a tensor and n slices each rank
+// sends, and receives,
+//
+//   Sum      2 (n-1)/n x: the parts of others' sums, then its part of the sum, to all. (Two slices
+//            send each other all of it, which is as much, and is one message instead of two.)
+//   SumPart  (n-1)/n x, of a tensor that is n parts
+//   Gather   (n-1) x
+//
+// but for elements that n does not divide. `group`: the slices (SubGroup() along
+// MeshDimension::kTensor).
+std::unique_ptr<SliceLink> NewStreamSliceLink(const WorkerGroup& group,
+                                              std::shared_ptr<StreamLink> link);
+
+// A SliceLink between slices of one host, which map each other's memory. Each puts its tensor, piece
+// by piece, into a window (core/shared_memory/window.h), and when all have, each adds up what it needs:
+// the same sums as over streams, to the bit. `group`: the slices (SubGroup() along
+// MeshDimension::kTensor). Connect() also fails with FAILED_PRECONDITION for slices of other hosts.
+std::unique_ptr<SliceLink> NewWindowSliceLink(const WorkerGroup& group);
+
+// A rank's place among those that compute slices of one model. Points at what outlives it.
+struct SlicePlace {
+  SliceLink* link = nullptr;        // not connected yet
+  SideChannel* replicas = nullptr;  // of the ranks that have the same slice of other replicas
 };
 
 }  // namespace gradsync

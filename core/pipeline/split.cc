@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 
 namespace gradsync {
 namespace {

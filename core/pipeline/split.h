@@ -9,6 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "core/group/mesh.h"
+#include "core/plan/pipeline_schedule.h"
 
 namespace gradsync {
 
@@ -36,6 +38,15 @@ std::string SplitToString(const StageSplit& split);
 // The cut whose slowest stage takes the least, by the time of each block; of several the one whose
 // earlier stages are shorter. Errors: INVALID_ARGUMENT naming --mesh for more stages than blocks.
 absl::StatusOr<StageSplit> BalanceBlocks(const std::vector<double>& times, int stages);
+
+// How a job is cut.
+struct PipelineOptions {
+  Mesh mesh;  // looked at only where it cuts the model
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
+  std::string split = "auto";  // or as ParseSplit() takes it
+  // With slices (MeshDimension::kTensor): what passes between layers is cut along the sequence.
+  bool split_sequence = false;
+};
 
 }  // namespace gradsync
 

@@ -8,18 +8,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "core/base/annotate.h"
-#include "core/base/culprit.h"
+#include "core/base/deadline.h"
+#include "core/base/errors.h"
 #include "core/base/host_identity.h"
-#include "core/base/job_key.h"
-#include "core/base/patient_deadline.h"
+#include "core/base/secret_proof.h"
 #include "core/base/status_macros.h"
-#include "core/base/suspicion.h"
-#include "core/links/connect_to_member.h"
-#include "core/links/frame_error.h"
-#include "core/links/lost_stream.h"
-#include "core/links/make_frame.h"
-#include "core/links/parse_payload.h"
+#include "core/links/frames.h"
+#include "core/links/member_stream.h"
 
 namespace gradsync {
 namespace {

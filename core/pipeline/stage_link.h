@@ -16,11 +16,11 @@
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
 #include "core/group/group_error.h"
+#include "core/group/side_channel.h"
 #include "core/group/worker_group.h"
 #include "core/links/frame_stream.h"
 #include "core/pipeline/stage_channel.h"
 #include "core/pipeline/tensor_frames.h"
-#include "core/pipeline/tensor_inbox.h"
 #include "core/pipeline/tensor_ring.h"
 #include "core/plan/job_spec.h"
 #include "proto/pipeline.pb.h"
@@ -158,6 +158,13 @@ class StageLink : public StageChannel {
   int64_t bytes_received_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<StreamListener> listener_;
   std::unique_ptr<GroupError> group_error_;  // last: it calls Fail()
+};
+
+// A rank's place among those that train one model in stages. Points at what outlives it.
+struct PipelinePlace {
+  StageLink* link = nullptr;        // not connected yet
+  SideChannel* stages = nullptr;    // of the stages of one pipeline, by stage
+  SideChannel* replicas = nullptr;  // of the ranks that have the same stage of other pipelines
 };
 
 }  // namespace gradsync

@@ -1,5 +1,3 @@
-#include "core/pipeline/stream_slice_link.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -15,6 +13,7 @@
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/base/status_macros.h"
+#include "core/pipeline/slice_link.h"
 #include "core/pipeline/stage_link.h"
 #include "core/pipeline/tensor_frames.h"
 #include "core/plan/job_spec.h"

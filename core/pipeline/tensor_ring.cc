@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/base/job_key.h"
+#include "core/base/secret_proof.h"
 #include "core/base/status_macros.h"
-#include "core/shared_memory/file_descriptor.h"
+#include "core/shared_memory/unix_socket.h"
 
 namespace gradsync {
 namespace {

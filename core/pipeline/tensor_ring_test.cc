@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "core/shared_memory/file_descriptor.h"
+#include "core/shared_memory/unix_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/pipeline.pb.h"

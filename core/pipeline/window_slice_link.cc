@@ -1,5 +1,3 @@
-#include "core/pipeline/window_slice_link.h"
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -22,9 +20,9 @@
 #include "core/base/deadline.h"
 #include "core/base/host_identity.h"
 #include "core/base/mutex.h"
-#include "core/base/patient_deadline.h"
 #include "core/base/status_macros.h"
 #include "core/group/group_error.h"
+#include "core/pipeline/slice_link.h"
 #include "core/shared_memory/window.h"
 #include "core/shared_memory/window_mesh.h"
 #include "core/shared_memory/window_signals.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {

@@ -15,8 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/plan/codec.h"
-#include "core/plan/consistency.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 
 namespace gradsync {
 

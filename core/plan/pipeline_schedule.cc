@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 
 namespace gradsync {
 namespace {

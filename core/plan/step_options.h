@@ -7,7 +7,10 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "core/plan/plan.h"
+#include "core/plan/shard_map.h"
 
 namespace gradsync {
 
@@ -37,6 +40,12 @@ std::string DescribeStep(const StepOptions& step);
 // has by default, every mean would be 0), all finite.
 // Errors: INVALID_ARGUMENT naming the field, what was expected and what came.
 absl::Status CheckStep(const StepOptions& step);
+
+// What means are to be multiplied by so that their global 2-norm is at most `max_norm`:
+// min(1, max_norm / (norm + 1e-6)), as in torch's clip_grad_norm_. `squares` gives the sum of
+// squares of a chunk. It is asked for each chunk that is not empty, in order of bucket and slot,
+// and what it gives is added in that order, so that everybody gets the same bits.
+double ClipScale(const Plan& plan, double max_norm, absl::FunctionRef<double(ChunkId)> squares);
 
 }  // namespace gradsync
 

@@ -13,7 +13,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/patient_deadline.h"
+#include "core/base/deadline.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {

@@ -1,6 +1,3 @@
-// Unix sockets between processes of one host that run as one user, with names that vanish with
-// their listener (Linux's abstract namespace, one per network namespace). For passing file
-// descriptors, and for noticing that a process has ended.
 #ifndef GRADSYNC_CORE_SHARED_MEMORY_UNIX_SOCKET_H_
 #define GRADSYNC_CORE_SHARED_MEMORY_UNIX_SOCKET_H_
 
@@ -8,14 +5,39 @@
 #include <unistd.h>
 
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/base/deadline.h"
-#include "core/shared_memory/file_descriptor.h"
 
 namespace gradsync {
+
+// Owns an open file descriptor and closes it. Movable; thread-compatible.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FileDescriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+// Unix sockets between processes of one host that run as one user, with names that vanish with
+// their listener (Linux's abstract namespace, one per network namespace). For passing file
+// descriptors, and for noticing that a process has ended.
 
 struct UnixMessage {
   std::string bytes;  // empty at the end of the connection

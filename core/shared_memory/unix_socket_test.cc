@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/base/no_descriptors_left.h"
+#include "core/base/fault_injection.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

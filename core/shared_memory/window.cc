@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/process_limits.h"
+#include "core/base/process_resources.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "core/shared_memory/file_descriptor.h"
+#include "core/shared_memory/unix_socket.h"
 
 namespace gradsync {
 

@@ -10,7 +10,7 @@
 
 #include <utility>
 
-#include "core/base/process_limits.h"
+#include "core/base/process_resources.h"
 
 namespace gradsync {
 namespace {

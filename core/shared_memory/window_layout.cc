@@ -1,6 +1,8 @@
 #include "core/shared_memory/window_layout.h"
 
-#include "core/plan/bucket_slots.h"
+#include <cstring>
+
+#include "core/plan/sharding.h"
 
 namespace gradsync {
 namespace {
@@ -56,6 +58,36 @@ WindowLayout::WindowLayout(const Plan& plan, int64_t control_bytes, int64_t shar
 
 int64_t WindowLayout::progress_offset(int bucket) const {
   return progress_offset_ + bucket * kProgressBytes;
+}
+
+namespace {
+
+uint64_t BitsOf(double value) {
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+double FromBits(uint64_t bits) {
+  double value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+}  // namespace
+
+std::array<uint64_t, 4> NoteOf(const StepOptions& step) {
+  return {static_cast<uint64_t>(step.step), BitsOf(step.lr), BitsOf(step.max_norm),
+          BitsOf(step.inverse_loss_scale)};
+}
+
+StepOptions StepOf(const std::array<uint64_t, 4>& note) {
+  StepOptions step;
+  step.step = static_cast<int64_t>(note[0]);
+  step.lr = FromBits(note[1]);
+  step.max_norm = FromBits(note[2]);
+  step.inverse_loss_scale = FromBits(note[3]);
+  return step;
 }
 
 }  // namespace gradsync

@@ -13,10 +13,12 @@
 #ifndef GRADSYNC_CORE_SHARED_MEMORY_WINDOW_LAYOUT_H_
 #define GRADSYNC_CORE_SHARED_MEMORY_WINDOW_LAYOUT_H_
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
 #include "core/plan/plan.h"
+#include "core/plan/step_options.h"
 
 namespace gradsync {
 
@@ -67,6 +69,11 @@ class WindowLayout {
   int64_t shard_offset_ = 0;
   int64_t bytes_ = 0;
 };
+
+// A step's options as a worker leaves them in its window for the owners (WindowControl::note), bit
+// by bit. Pure functions, thread-safe.
+std::array<uint64_t, 4> NoteOf(const StepOptions& step);
+StepOptions StepOf(const std::array<uint64_t, 4>& note);
 
 }  // namespace gradsync
 

@@ -16,7 +16,6 @@
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
-#include "core/shared_memory/file_descriptor.h"
 #include "core/shared_memory/unix_socket.h"
 #include "core/shared_memory/window.h"
 

@@ -8,9 +8,9 @@
 #include "core/base/kernels.h"
 #include "core/base/prefetch.h"
 #include "core/base/status_macros.h"
-#include "core/plan/clip_scale.h"
+#include "core/plan/step_options.h"
 #include "core/plan/stripes.h"
-#include "core/shared_memory/step_note.h"
+#include "core/shared_memory/window_layout.h"
 
 namespace gradsync {
 namespace {

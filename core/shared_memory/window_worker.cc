@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/kernels.h"
 #include "core/base/prefetch.h"
-#include "core/shared_memory/step_note.h"
+#include "core/shared_memory/window_layout.h"
 
 namespace gradsync {
 namespace {

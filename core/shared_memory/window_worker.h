@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "core/base/mutex.h"
 #include "core/group/sync_handle.h"
-#include "core/group/wire_counter.h"
 #include "core/group/wire_stats.h"
 #include "core/plan/step_options.h"
 #include "core/shared_memory/window_group.h"

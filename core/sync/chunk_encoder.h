@@ -10,7 +10,7 @@
 #include "core/plan/codec.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/sync/rank_state.h"
+#include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 

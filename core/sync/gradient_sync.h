@@ -44,7 +44,9 @@
 #define GRADSYNC_CORE_SYNC_GRADIENT_SYNC_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -54,14 +56,46 @@
 #include "core/group/sync_handle.h"
 #include "core/group/wire_stats.h"
 #include "core/optim/optimizer_state.h"
+#include "core/plan/job_spec.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/step_options.h"
-#include "core/plan/update_site.h"
-#include "core/sync/rank_state.h"
-#include "core/sync/staleness.h"
-#include "core/sync/sync_identity.h"
 
 namespace gradsync {
+
+// What one rank keeps for itself from step to step, free of buckets and chunks, so that any backend
+// of the same plan can take it.
+struct RankState {
+  // Under topk (core/plan/codec.h): parameter name -> what of its gradients was not told yet, in
+  // units of the gradient without a loss scale, in the parameter's memory order.
+  std::map<std::string, std::vector<float>> residuals;
+};
+
+// How old the parameters were that this rank's steps ended with (docs/consistency.md):
+// `histogram[s]` steps were given parameters that lacked s steps of the slowest worker, the most
+// that any part of them lacked. The last element is above 0; empty where every step waits for all.
+struct Staleness {
+  std::vector<int64_t> histogram;
+
+  void Count(int64_t missed) {
+    if (missed >= static_cast<int64_t>(histogram.size())) histogram.resize(missed + 1);
+    ++histogram[missed];
+  }
+
+  int64_t max() const { return histogram.empty() ? 0 : static_cast<int64_t>(histogram.size()) - 1; }
+};
+
+// What a backend is, as the object that runs says it. Records are filled from this and never from
+// what was asked for.
+struct SyncIdentity {
+  // `connections` are per pair of peers; 0 where there are none.
+  SyncIdentity(Backend backend, Consistency consistency = {}, int connections = 0)
+      : backend(backend), consistency(consistency), connections(connections) {}
+
+  Backend backend;
+  Consistency consistency;
+  int connections;
+};
 
 // What a buffer's elements are. All that is exchanged today.
 enum class ElementType { kFloat32 };

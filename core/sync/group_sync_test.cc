@@ -16,7 +16,7 @@
 #include "core/base/monotonic_time.h"
 #include "core/base/mutex.h"
 #include "core/base/trace_recorder.h"
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -11,10 +11,10 @@
 #include "core/base/kernels.h"
 #include "core/base/mutex.h"
 #include "core/base/status_macros.h"
+#include "core/optim/optimizer_state.h"
 #include "core/optim/range_optimizer.h"
-#include "core/optim/state_mapping.h"
 #include "core/plan/codec.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 #include "core/sync/group_sync.h"
 #include "core/sync/sync_engine.h"
 

@@ -13,7 +13,7 @@
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
 #include "core/plan/plan.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 #include "core/sync/gradient_sync.h"
 #include "core/sync/launch_order.h"
 

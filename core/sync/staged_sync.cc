@@ -18,9 +18,8 @@
 #include "core/base/mutex.h"
 #include "core/base/status_macros.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/plan/bucket_slots.h"
-#include "core/sync/device_buckets.h"
-#include "core/sync/flat_buckets.h"
+#include "core/plan/sharding.h"
+#include "core/sync/buckets.h"
 #include "core/sync/launch_order.h"
 
 namespace gradsync {

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
+#include "core/gpu/fake_gpu.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/gpu/queued_gpu.h"
 #include "core/sync/manual_sync.h"
 #include "core/sync/staged_sync.h"
 #include "gtest/gtest.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "core/gpu/fake_gpu.h"
 #include "core/sync/manual_sync.h"
 #include "gtest/gtest.h"

@@ -18,13 +18,10 @@
 #include "core/group/wire_stats.h"
 #include "core/group/worker_group.h"
 #include "core/optim/optimizer_state.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/step_options.h"
-#include "core/plan/update_site.h"
 #include "core/sync/gradient_sync.h"
-#include "core/sync/rank_state.h"
-#include "core/sync/staleness.h"
-#include "core/sync/sync_identity.h"
 
 namespace gradsync {
 

@@ -29,9 +29,9 @@
 #include "core/base/deadline.h"
 #include "core/group/side_channel.h"
 #include "core/optim/optimizer_state.h"
-#include "core/plan/gather_order.h"
 #include "core/plan/plan.h"
 #include "core/plan/step_options.h"
+#include "core/plan/step_order.h"
 #include "core/sync/gradient_sync.h"
 #include "gradsync/ddp/bucket_reducer.h"
 #include "gradsync/ddp/captured_step.h"
@@ -110,7 +110,7 @@ class DdpEngine {
   absl::Status FinishStep(Deadline deadline);
 
   // With units: waits until the parameters of the turn's unit are here, for its forward or its
-  // backward; those of the unit after it are on their way then (core/plan/gather_order.h). Of the
+  // backward; those of the unit after it are on their way then (core/plan/step_order.h). Of the
   // unit that was needed before nothing is used any more, unless it is one of these two. All ranks
   // call it alike. Errors: those of GradientSync::Gather().
   absl::Status GatherUnit(UnitTurn turn, Deadline deadline);

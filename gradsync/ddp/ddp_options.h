@@ -18,7 +18,6 @@
 #include "core/group/side_channel.h"
 #include "core/plan/optimizer_spec.h"
 #include "core/plan/plan.h"
-#include "core/plan/tensor_spec.h"
 
 namespace gradsync {
 

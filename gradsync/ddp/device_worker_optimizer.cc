@@ -11,7 +11,7 @@
 #include "core/base/status_macros.h"
 #include "core/gpu/device_range_optimizer.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/optim/state_mapping.h"
+#include "core/optim/optimizer_state.h"
 
 namespace gradsync {
 namespace {

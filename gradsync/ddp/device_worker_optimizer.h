@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "core/gpu/gpu_api.h"
 #include "core/plan/plan.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 #include "gradsync/ddp/worker_optimizer.h"
 
 namespace gradsync {

@@ -12,11 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
+#include "core/gpu/fake_gpu.h"
 #include "core/gpu/gpu_resources.h"
-#include "core/gpu/queued_gpu.h"
-#include "core/sync/device_buckets.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -14,7 +14,6 @@
 #include "absl/status/statusor.h"
 #include "c10/core/Device.h"
 #include "core/plan/plan.h"
-#include "core/plan/tensor_spec.h"
 #include "core/sync/gradient_sync.h"
 
 namespace torch {

@@ -15,8 +15,8 @@
 #include "core/base/deadline.h"
 #include "core/group/side_channel.h"
 #include "core/group/sync_handle.h"
-#include "core/plan/gather_order.h"
 #include "core/plan/plan.h"
+#include "core/plan/step_order.h"
 #include "core/sync/gradient_sync.h"
 #include "gradsync/ddp/flat_parameters.h"
 
@@ -32,7 +32,7 @@ absl::Status AgreeOnUnits(const std::vector<std::vector<std::string>>& units, Si
                           Deadline deadline);
 
 // Gathers what a unit needs before it computes, and what the next one needs meanwhile, in the order
-// of core/plan/gather_order.h, and so the same on all ranks that make the same calls.
+// of core/plan/step_order.h, and so the same on all ranks that make the same calls.
 //
 // Not thread-safe. Errors: those of GradientSync::Gather().
 class ParameterGathers {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
 #include "c10/util/Exception.h"
-#include "core/base/first_line.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "gradsync/ddp/flat_parameters.h"
 #include "gradsync/ddp/name_list.h"

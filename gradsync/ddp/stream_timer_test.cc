@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/base/notification.h"
-#include "core/gpu/timed_gpu.h"
+#include "core/base/mutex.h"
+#include "core/gpu/fake_gpu.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

@@ -14,7 +14,7 @@
 #include "ATen/ops/relu.h"
 #include "ATen/ops/zeros.h"
 #include "core/plan/plan.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 #include "gradsync/ddp/flat_parameters.h"
 #include "torch/nn/module.h"
 

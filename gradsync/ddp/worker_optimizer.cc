@@ -8,8 +8,8 @@
 #include "ATen/Parallel.h"
 #include "core/base/kernels.h"
 #include "core/base/status_macros.h"
+#include "core/optim/optimizer_state.h"
 #include "core/optim/range_optimizer.h"
-#include "core/optim/state_mapping.h"
 
 namespace gradsync {
 namespace {

@@ -13,7 +13,7 @@
 #include "allreduce/nccl_api.h"
 #include "core/gpu/gpu_api.h"
 #include "core/group/worker_group.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {

@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/group/in_memory_store.h"
+#include "core/group/key_value_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

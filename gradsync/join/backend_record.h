@@ -1,8 +1,8 @@
 #ifndef GRADSYNC_GRADSYNC_JOIN_BACKEND_RECORD_H_
 #define GRADSYNC_GRADSYNC_JOIN_BACKEND_RECORD_H_
 
-#include "core/plan/consistency.h"
 #include "core/plan/job_spec.h"
+#include "core/plan/kinds.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {

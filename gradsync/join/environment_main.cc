@@ -3,12 +3,11 @@
 #include <string>
 #include <utility>
 
-#include "core/base/job_key.h"
 #include "core/base/launcher_process.h"
 #include "core/base/program_main.h"
+#include "core/base/secret_proof.h"
 #include "core/base/status_macros.h"
 #include "core/group/launch_environment.h"
-#include "core/group/task_role.h"
 #include "gradsync/join/nccl_settings.h"
 
 namespace gradsync {

@@ -21,10 +21,10 @@ struct PlaceByFlags {
 
 // Who this process is and where the others are, as torchrun, Slurm or MPI say
 // (core/group/launch_environment.h); without any of them one rank alone. The job itself is the
-// default one: set `sync.job`. The launcher's key (core/base/job_key.h) is the job's secret;
+// default one: set `sync.job`. The launcher's key (core/base/secret_proof.h) is the job's secret;
 // without one, ranks that other hosts could reach refuse to listen, unless meet.credentials say
 // otherwise. With `server_tasks`, that many of the launcher's tasks are parameter servers
-// (core/group/task_role.h), and the workers wait until these have registered. What `flags` say
+// (core/group/launch_environment.h), and the workers wait until these have registered. What `flags` say
 // wins, and where they say all (SaysAll()) and there are no `server_tasks`, no more is taken from a
 // launcher than the place on this host, and that only where its rank and world size are the same.
 // Errors: those of DetectLaunchEnvironment(), RoleOfTask() and ExpectRole().

@@ -6,15 +6,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/deadline.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/host_port.h"
 #include "core/base/status_macros.h"
-#include "core/base/suspicion.h"
 #include "core/group/group_error.h"
 #include "core/group/store_run.h"
 #include "core/plan/codec.h"
-#include "core/plan/consistency.h"
 #include "core/plan/job_spec.h"
+#include "core/plan/kinds.h"
 
 namespace gradsync {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/base/no_descriptors_left.h"
+#include "core/base/fault_injection.h"
 #include "core/group/heartbeat.h"
 #include "core/group/liveness.h"
 #include "gmock/gmock.h"

@@ -5,12 +5,11 @@
 #include <vector>
 
 #include "core/base/deadline.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/host_identity.h"
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
-#include "core/pipeline/stream_slice_link.h"
-#include "core/pipeline/window_slice_link.h"
+#include "core/pipeline/slice_link.h"
 #include "gradsync/join/sync_factory.h"
 
 namespace gradsync {
@@ -51,8 +50,8 @@ absl::StatusOr<std::unique_ptr<ModelPlaces>> ModelPlaces::Open(const Member& mem
   places->replicas_ = std::make_unique<SideChannel>(SubGroup(all, mesh, mesh.samples()), "job");
   if (mesh.has_pipeline()) {
     const WorkerGroup stages = SubGroup(all, mesh, MeshDimension::kPipeline);
-    places->stage_link_ = std::make_unique<StageLink>(stages, GrpcTensorLinkOf(all), links.stages,
-                                                      member.activity());
+    places->stage_link_ =
+        std::make_unique<StageLink>(stages, GrpcTensorLinkOf(all), links.stages, member.activity());
     places->stages_ = std::make_unique<SideChannel>(stages, "stages");
     places->pipeline_ = {places->stage_link_.get(), places->stages_.get(), places->replicas_.get()};
   }

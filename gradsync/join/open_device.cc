@@ -3,7 +3,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {

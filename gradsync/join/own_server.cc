@@ -6,7 +6,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/process_limits.h"
+#include "core/base/process_resources.h"
 #include "core/base/status_macros.h"
 
 namespace gradsync {

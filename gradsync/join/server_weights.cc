@@ -5,7 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/plan/cost_model.h"
 
 namespace gradsync {

@@ -11,15 +11,15 @@
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
 #include "core/base/deadline.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/host_identity.h"
 #include "core/base/status_macros.h"
 #include "core/links/grpc_stream.h"
-#include "core/links/near_link.h"
+#include "core/links/in_process_stream.h"
 #include "core/sync/local_sync.h"
 #include "core/sync/staged_sync.h"
 #include "ps_server/client/ps_gradient_sync.h"
-#include "ps_server/client/server_hosts.h"
+#include "ps_server/client/server_questions.h"
 
 namespace gradsync {
 namespace {

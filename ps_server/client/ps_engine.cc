@@ -13,12 +13,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/patient_deadline.h"
+#include "core/base/deadline.h"
 #include "core/base/status_macros.h"
-#include "core/links/make_frame.h"
-#include "core/plan/frame_fields.h"
+#include "core/links/frames.h"
+#include "core/plan/flow_control.h"
 #include "core/plan/plan_proto.h"
-#include "core/plan/push_lead.h"
 
 namespace gradsync {
 PsEngine::PsEngine(const Options& options, const Plan& plan, const ShardMap& shards,

@@ -20,24 +20,21 @@
 #include "core/base/mutex.h"
 #include "core/base/trace_recorder.h"
 #include "core/group/sync_handle.h"
-#include "core/group/wire_counter.h"
 #include "core/group/wire_stats.h"
 #include "core/links/frame_stream.h"
 #include "core/optim/optimizer_state.h"
 #include "core/plan/codec.h"
-#include "core/plan/consistency.h"
+#include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
 #include "core/plan/step_options.h"
-#include "core/plan/update_site.h"
 #include "core/sync/chunk_encoder.h"
-#include "core/sync/rank_state.h"
-#include "core/sync/staleness.h"
+#include "core/sync/gradient_sync.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/client/countdown.h"
 #include "ps_server/client/norm_gather.h"
-#include "ps_server/client/server_clock.h"
 #include "ps_server/client/server_connection.h"
+#include "ps_server/client/server_questions.h"
 
 namespace gradsync {
 
@@ -66,7 +63,7 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
     std::vector<int> numbers;                 // of each among all of the job's
     std::vector<std::string> names;           // and what it is called
     std::vector<int> connections;             // streams to each
-    std::vector<int> leads;                   // and chunks on their way (core/plan/push_lead.h)
+    std::vector<int> leads;                   // and chunks on their way (core/plan/flow_control.h)
     std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null
     // A server, by its number, that the group has heard of, and that a connection does not reach for
     // `failure_timeout`, is cut off from here; others may yet have to be started.

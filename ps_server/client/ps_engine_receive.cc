@@ -5,17 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/chunk_codec.h"
-#include "core/base/culprit.h"
 #include "core/base/deadline.h"
-#include "core/base/float_stream.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
-#include "core/base/suspicion.h"
 #include "core/base/trace_recorder.h"
-#include "core/links/frame_error.h"
-#include "core/links/parse_payload.h"
-#include "core/links/record_frames.h"
-#include "core/optim/state_mapping.h"
-#include "core/plan/frame_fields.h"
+#include "core/links/frames.h"
+#include "core/optim/optimizer_state.h"
+#include "core/plan/plan_proto.h"
 #include "ps_server/client/ps_engine.h"
 
 namespace gradsync {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/optim/state_mapping.h"
-#include "core/plan/frame_fields.h"
+#include "core/optim/optimizer_state.h"
+#include "core/plan/plan_proto.h"
 #include "ps_server/client/ps_engine.h"
 
 namespace gradsync {

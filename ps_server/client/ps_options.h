@@ -5,12 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/deadline.h"
+#include "core/group/side_channel.h"
 #include "core/group/worker_group.h"
 #include "core/links/frame_stream.h"
-#include "core/plan/consistency.h"
 #include "core/plan/flow_control.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
+#include "core/plan/plan.h"
+#include "proto/parameter_server.pb.h"
 
 namespace gradsync {
 
@@ -33,8 +37,8 @@ struct PsOptions {
   // the workers' windows (core/shared_memory/window_owner.h), and what goes over `link` is only the
   // hello, the optimizer's state and the goodbye.
   bool windows = false;
-  int connections = 2;  // streams per server; others if weights differ (core/plan/server_streams.h)
-  int lead = kPsLead;   // see core/plan/push_lead.h
+  int connections = 2;  // streams per server; others if weights differ (core/plan/flow_control.h)
+  int lead = kPsLead;   // see core/plan/flow_control.h
 };
 
 // What messages call the servers: "server 1 (127.0.0.1:4242)". Of options that are filled in.
@@ -43,6 +47,23 @@ std::vector<std::string> ServerNames(const PsOptions& options);
 // `options` with defaults filled in. Errors: INVALID_ARGUMENT naming the option, what was expected
 // and what came.
 absl::StatusOr<PsOptions> CheckPsOptions(const PsOptions& options);
+
+// What a worker's options say to servers and to other workers.
+
+// The hello to every server, without what differs between them and between streams: server_index,
+// connection and the plan. Thread-safe. Errors: with options.windows, those of ReadHostIdentity().
+absl::StatusOr<proto::Hello> MakeHello(const PsOptions& options, const Plan& plan);
+
+// Collective: every rank has rank 0's plan and consistency. Blocks until all have come or
+// `deadline`. All ranks return the same code.
+// Errors: FAILED_PRECONDITION with the first rank that differs and what both have; those of the
+// side channel.
+absl::Status AgreeOnTerms(const PsOptions& options, const Plan& plan, SideChannel& side_channel,
+                          Deadline deadline);
+
+// Errors: INVALID_ARGUMENT for a plan that compresses where nothing can be compressed: under
+// another consistency than bsp, and in shared memory. Thread-safe.
+absl::Status CheckCodec(const PsOptions& options, const Plan& plan);
 
 }  // namespace gradsync
 

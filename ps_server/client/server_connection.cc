@@ -4,9 +4,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "core/links/connect_to_member.h"
-#include "core/links/frame_error.h"
-#include "core/links/record_frames.h"
+#include "core/links/frames.h"
+#include "core/links/member_stream.h"
 
 namespace gradsync {
 

@@ -16,10 +16,9 @@
 #include "core/base/fifo.h"
 #include "core/base/mutex.h"
 #include "core/base/trace_recorder.h"
-#include "core/group/wire_counter.h"
 #include "core/group/wire_stats.h"
 #include "core/links/frame_stream.h"
-#include "core/plan/push_lead.h"
+#include "core/plan/flow_control.h"
 
 namespace gradsync {
 

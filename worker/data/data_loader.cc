@@ -17,8 +17,8 @@
 #include "core/base/deadline.h"
 #include "core/base/monotonic_time.h"
 #include "core/base/mutex.h"
-#include "core/base/refusable_threads.h"
 #include "core/base/status_macros.h"
+#include "core/base/thread.h"
 #include "core/gpu/gpu_resources.h"
 #include "worker/data/loader_threads.h"
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/random.h"
 
 namespace gradsync {

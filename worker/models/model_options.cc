@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 
 namespace gradsync {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/TensorOptions.h"
-#include "core/base/process_limits.h"
+#include "core/base/process_resources.h"
 #include "core/base/status_macros.h"
 #include "gradsync/ddp/tensor_over.h"
 #include "worker/data/augment.h"

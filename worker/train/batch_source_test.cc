@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/base/notification.h"
+#include "core/base/mutex.h"
 #include "core/gpu/fake_gpu.h"
-#include "core/gpu/queued_gpu.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/data/open_dataset.h"

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "c10/core/DeviceType.h"
 #include "c10/core/ScalarType.h"
-#include "core/plan/precision.h"
+#include "core/plan/kinds.h"
 
 namespace gradsync {
 

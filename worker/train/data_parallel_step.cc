@@ -8,7 +8,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
-#include "core/base/first_line.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "gradsync/ddp/flat_parameters.h"
 #include "torch/csrc/autograd/autograd.h"

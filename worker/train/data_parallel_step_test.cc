@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 #include "core/sync/local_sync.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 
 namespace gradsync {
 namespace {

@@ -11,7 +11,7 @@
 #include "ATen/ops/rand.h"
 #include "ATen/ops/randn.h"
 #include "core/plan/plan.h"
-#include "core/sync/flat_buckets.h"
+#include "core/sync/buckets.h"
 #include "gradsync/ddp/flat_parameters.h"
 #include "gtest/gtest.h"
 #include "worker/models/create_model.h"

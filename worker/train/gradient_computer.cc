@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "core/base/activity.h"
-#include "core/base/first_line.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace_recorder.h"
 #include "core/pipeline/split.h"

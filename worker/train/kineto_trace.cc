@@ -10,10 +10,10 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "core/base/check_writable.h"
 #include "core/base/deadline.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/status_macros.h"
+#include "core/base/write_file.h"
 #include "torch/csrc/autograd/profiler_kineto.h"
 
 namespace gradsync {

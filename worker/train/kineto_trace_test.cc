@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/gpu/fake_gpu.h"
-#include "core/gpu/queued_gpu.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/base/status_macros.h"
-#include "core/plan/update_site.h"
+#include "core/plan/kinds.h"
 #include "core/sync/local_sync.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "core/base/flag_error.h"
+#include "core/base/errors.h"
 #include "core/base/portable_math.h"
 #include "core/base/status_macros.h"
 

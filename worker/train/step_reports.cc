@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/monotonic_time.h"
-#include "core/base/process_cpu_time.h"
+#include "core/base/process_resources.h"
 #include "core/base/status_macros.h"
 #include "worker/train/check_finite.h"
 

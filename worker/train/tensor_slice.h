@@ -13,7 +13,6 @@
 #include "core/base/deadline.h"
 #include "core/group/side_channel.h"
 #include "core/pipeline/slice_link.h"
-#include "core/pipeline/slice_place.h"
 #include "worker/models/loss.h"
 #include "worker/models/model.h"
 #include "worker/train/compute_options.h"

@@ -15,7 +15,7 @@
 #include "core/base/straggler.h"
 #include "core/base/trace_recorder.h"
 #include "core/gpu/gpu_api.h"
-#include "core/pipeline/pipeline_options.h"
+#include "core/pipeline/split.h"
 #include "core/plan/optimizer_spec.h"
 #include "core/plan/plan.h"
 #include "worker/data/open_dataset.h"

@@ -5,8 +5,8 @@
 
 #include "absl/time/time.h"
 #include "core/base/monotonic_time.h"
-#include "core/base/notification.h"
-#include "core/gpu/timed_gpu.h"
+#include "core/base/mutex.h"
+#include "core/gpu/fake_gpu.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

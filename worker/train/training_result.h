@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/group/wire_stats.h"
-#include "core/sync/staleness.h"
+#include "core/sync/gradient_sync.h"
 #include "worker/train/step_times.h"
 #include "worker/train/training_record.h"
 
