@@ -283,7 +283,7 @@ absl::Status StoreMap::FailureOf(absl::string_view key) const {
 
 StoreMap::Waits StoreMap::TakeWaits(absl::string_view prefix) {
   Waits taken;
-  absl::erase_if(getters_, [&](auto& entry) {
+  absl::erase_if(getters_, [&](auto& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (!absl::StartsWith(entry.first, prefix)) return false;
     for (auto& [ticket, done] : entry.second) {
       places_.erase(ticket);
@@ -291,7 +291,7 @@ StoreMap::Waits StoreMap::TakeWaits(absl::string_view prefix) {
     }
     return true;
   });
-  absl::erase_if(gatherings_, [&](auto& entry) {
+  absl::erase_if(gatherings_, [&](auto& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (!absl::StartsWith(entry.first, prefix)) return false;
     for (auto& [rank, part] : entry.second.parts) {
       places_.erase(part.ticket);
