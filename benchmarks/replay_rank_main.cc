@@ -30,6 +30,7 @@
 #include "core/plan/plan.h"
 #include "gradsync/join/backend_record.h"
 #include "gradsync/join/join.h"
+#include "gradsync/join/model_places.h"
 
 namespace gradsync {
 namespace {
@@ -59,9 +60,10 @@ absl::StatusOr<Place> PlaceOf(const proto::RankSpec::Replay& spec, int rank, int
 // Of what the ranks have that replay this rank's replica of the model, by stage or slice.
 absl::StatusOr<std::vector<std::string>> HashesOfReplica(const Place& place, const std::string& own,
                                                          int rank, const Member& member,
+                                                         const ModelPlaces& places,
                                                          absl::Duration timeout) {
-  if (member.pipeline() != nullptr) {
-    return member.pipeline()->stages->AllGather(own, Deadline::In(timeout));
+  if (places.pipeline() != nullptr) {
+    return places.pipeline()->stages->AllGather(own, Deadline::In(timeout));
   }
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                       member.side_channel().AllGather(own, Deadline::In(timeout)));
@@ -76,7 +78,7 @@ absl::StatusOr<std::vector<std::string>> HashesOfReplica(const Place& place, con
 
 // The hash is that of all stages' or slices' results, the same on all ranks.
 absl::Status RecordPlace(const Place& place, const ReplayOptions& options, const Member& member,
-                         proto::WorkerMetrics* metrics) {
+                         const ModelPlaces& places, proto::WorkerMetrics* metrics) {
   metrics->set_mesh(place.mesh.ToString());
   metrics->set_pipeline_schedule(options.spec.pipeline_schedule());
   metrics->set_micro_batches(static_cast<int32_t>(place.batches.count));
@@ -84,13 +86,13 @@ absl::Status RecordPlace(const Place& place, const ReplayOptions& options, const
   metrics->set_stage(place.stage);
   metrics->set_batch_size(static_cast<int32_t>(place.batches.each));
   metrics->set_accumulate(static_cast<int32_t>(place.batches.count));
-  if (member.slice() != nullptr) {
+  if (places.slice() != nullptr) {
     metrics->set_slice(place.mesh.Coordinate(options.rank, MeshDimension::kTensor));
   }
-  if (member.pipeline() == nullptr && member.slice() == nullptr) return absl::OkStatus();
-  GS_ASSIGN_OR_RETURN(
-      const std::vector<std::string> hashes,
-      HashesOfReplica(place, metrics->params_sha256(), options.rank, member, options.timeout));
+  if (places.pipeline() == nullptr && places.slice() == nullptr) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> hashes,
+                      HashesOfReplica(place, metrics->params_sha256(), options.rank, member, places,
+                                      options.timeout));
   metrics->set_params_sha256(Sha256Hex(absl::StrJoin(hashes, "")));
   return absl::OkStatus();
 }
@@ -117,6 +119,8 @@ absl::Status RunRank() {
   }
   GS_ASSIGN_OR_RETURN(const std::function<absl::Status()> start, OpenStartLine(spec));
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<Member> member, Join(std::move(join)));
+  absl::StatusOr<std::unique_ptr<ModelPlaces>> places = ModelPlaces::Open(*member, ModelLinks());
+  if (!places.ok()) return member->Fail(places.status());
   MonotonicReplayClock clock;
   std::unique_ptr<StageReplay> stage;
   if (staged) {
@@ -126,8 +130,8 @@ absl::Status RunRank() {
     replayed.micro_batches = place.batches.count;
     replayed.stage = place.stage;
     replayed.stages = place.stages;
-    if (member->pipeline() != nullptr) replayed.link = member->pipeline()->link;
-    if (member->slice() != nullptr) replayed.slices = member->slice()->link;
+    if ((*places)->pipeline() != nullptr) replayed.link = (*places)->pipeline()->link;
+    if ((*places)->slice() != nullptr) replayed.slices = (*places)->slice()->link;
     replayed.timeout = options.timeout;
     stage = std::make_unique<StageReplay>(std::move(replayed), &clock);
     options.stage = stage.get();
@@ -139,7 +143,7 @@ absl::Status RunRank() {
   metrics->set_world_size(ranks);
   metrics->set_compression(CodecName(plan.codec()));
   metrics->set_bucket_bytes(static_cast<double>(options.spec.bucket_bytes()));
-  if (staged) GS_RETURN_IF_ERROR(RecordPlace(place, options, *member, &*metrics));
+  if (staged) GS_RETURN_IF_ERROR(RecordPlace(place, options, *member, **places, &*metrics));
   GS_RETURN_IF_ERROR(WriteJson(absl::GetFlag(FLAGS_metrics_json), *metrics));
   return member->Leave();
 }
