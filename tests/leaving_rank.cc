@@ -17,6 +17,7 @@
 #include "gradsync/ddp/ddp_engine.h"
 #include "gradsync/join/join.h"
 #include "gradsync/join/meet.h"
+#include "gradsync/join/torch_adapters.h"
 #include "torch/nn/modules/linear.h"
 
 namespace gradsync {
@@ -58,6 +59,7 @@ int main(int argc, char** argv) {
   using namespace gradsync;
   if (argc != 9) return 2;
   JoinOptions options;
+  options.sync.adapters = TorchAdapters();
   options.meet.rank = std::atoi(argv[1]);
   options.meet.world_size = std::atoi(argv[2]);
   options.meet.master = argv[3];
