@@ -1,6 +1,5 @@
 #include "gradsync/exchange.h"
 
-#include <algorithm>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -54,6 +53,7 @@ class Exchange::Impl {
     if (number == 0) ++step_.step;
     const SyncHandle launched = group_->sync().Launch(step_, number);
     handles_[number] = launched;
+    ++launched_;
     group_->SetInStep(true);
     // What is wrong with a launch is known at once.
     return launched.done() ? launched.Wait(Deadline::Now()) : absl::OkStatus();
@@ -67,7 +67,7 @@ class Exchange::Impl {
     }
     GS_RETURN_IF_ERROR(handle->Wait(group_->deadline()));
     handle.reset();
-    group_->SetInStep(InStep());
+    group_->SetInStep(--launched_ > 0);
     return absl::OkStatus();
   }
 
@@ -84,15 +84,11 @@ class Exchange::Impl {
     }
   }
 
-  bool InStep() const {
-    return std::any_of(handles_.begin(), handles_.end(),
-                       [](const absl::optional<SyncHandle>& handle) { return handle.has_value(); });
-  }
-
   Group::Impl* const group_;
   const std::vector<GradBucket> buckets_;
   std::vector<Place> places_;                        // by tensor
   std::vector<absl::optional<SyncHandle>> handles_;  // by bucket, from its launch to its wait
+  int launched_ = 0;                                 // handles that were not waited for
   StepOptions step_;
 };
 

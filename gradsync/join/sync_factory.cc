@@ -91,10 +91,6 @@ Link LinkAmong(const std::vector<Whereabouts>& ranks) {
   return Link::kShm;
 }
 
-}  // namespace
-
-namespace {
-
 absl::Status CheckGloo(const SyncOptions& options) {
   if (options.adapters.create_gloo != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
