@@ -1,6 +1,7 @@
 #include "gradsync/gradsync_c.h"
 
 #include <exception>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,7 +42,7 @@ int Guarded(Body body) {
   try {
     return Answer(body());
   } catch (const std::bad_alloc&) {
-    return static_cast<int>(StatusCode::kResourceExhausted);
+    return Answer(Status(StatusCode::kResourceExhausted, "out of memory"));
   } catch (const std::exception& error) {
     return Answer(Status(StatusCode::kInternal, error.what()));
   }
