@@ -25,7 +25,7 @@ class RingSync : public SyncEngine {
       : SyncEngine(host), options_(std::move(options)) {}
 
   SyncIdentity identity() const override {
-    return {Backend::kRingOverGrpc, Consistency(), options_.connections};
+    return {options_.backend, Consistency(), options_.connections};
   }
   UpdateSite update_site() const override { return options_.update_site; }
   std::string Terms() const override {

@@ -14,8 +14,9 @@ namespace gradsync {
 
 struct RingOptions {
   WorkerGroup group;
-  // How frames move; the same kind on all ranks.
+  // How frames move, the same kind on all ranks, and what identity() calls it.
   std::shared_ptr<StreamLink> link;
+  Backend backend = Backend::kRingOverGrpc;
   // kOwner: reduce-scatter, update of the own chunks, all-gather of parameters (ZeRO-1 for the
   // bytes of an allreduce).
   UpdateSite update_site = UpdateSite::kWorker;

@@ -96,8 +96,11 @@ absl::Status CheckOwners(const std::string& offload, const JobOptions& job) {
                                ", whose owners update on GPUs (or --link=grpc or shm)"),
                   offload);
   }
-  if (link == Link::kGloo) {
-    return Refuse("none with --link=gloo, which has no reduce-scatter, and so no owners", offload);
+  const BackendTrait* const trait = FindBackend(job.join.sync.job.topology, link);
+  if (trait != nullptr && !trait->updates_at_owner) {
+    return Refuse(absl::StrCat("none with --link=", LinkName(link),
+                               ", which has no reduce-scatter, and so no owners"),
+                  offload);
   }
   return absl::OkStatus();
 }

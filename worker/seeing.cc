@@ -96,12 +96,19 @@ absl::StatusOr<StepTraceOptions> StepTraceFromFlags(const StepRange& range) {
 // What the simulator is told of the job; it knows networks only.
 absl::optional<Cluster> ClusterOf(const StepTraceOptions& trace, const SyncOptions& options) {
   const JobSpec& job = options.job;
-  if (trace.bytes_per_second == 0 || job.link != Link::kGrpc || !job.consistency.bulk() ||
-      job.topology == Topology::kLocal) {
+  if (trace.bytes_per_second == 0 || !job.consistency.bulk() ||
+      TraitOf(BackendOf(job)).carries != Carries::kFrames) {
     return absl::nullopt;
   }
   Cluster cluster;
-  cluster.ring = job.topology == Topology::kRing;
+  switch (job.topology) {
+    case Topology::kLocal:
+      return absl::nullopt;
+    case Topology::kPs:
+      break;
+    case Topology::kRing:
+      cluster.ring = true;
+  }
   cluster.placement = options.servers_in_workers ? Placement::kColocated : trace.placement;
   cluster.servers = static_cast<int>(options.servers.size());
   cluster.returned = job.update == UpdateSite::kOwner ? Returned::kParameters : Returned::kMean;

@@ -3,8 +3,10 @@
 #include <cmath>
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
 
@@ -22,17 +24,25 @@ constexpr bool InOrder() {
 }
 static_assert(InOrder(), "kBackends has a row for each Backend, in their order");
 
-// Null where a topology does not run over a link.
-const BackendTrait* Find(Topology topology, Link link) {
-  for (const BackendTrait& trait : kBackends) {
-    if (trait.topology == topology && trait.link == link) return &trait;
-  }
-  return nullptr;
+Carries CarriedBy(const JobSpec& spec) {
+  const BackendTrait* const trait = FindBackend(spec.topology, spec.link);
+  return trait == nullptr ? Carries::kNothing : trait->carries;
 }
 
-Link LinkToLookFor(const JobSpec& spec) {
-  if (spec.link != Link::kAuto) return spec.link;
-  return spec.topology == Topology::kLocal ? Link::kNone : Link::kGrpc;
+// Of flags, "a, b or c".
+std::string OneOf(const std::vector<std::string>& names) {
+  if (names.size() < 2) return absl::StrJoin(names, "");
+  return absl::StrCat(absl::StrJoin(names.begin(), names.end() - 1, ", "), " or ", names.back());
+}
+
+std::string LinksOf(Topology topology) {
+  std::vector<std::string> names = {LinkName(Link::kAuto)};
+  for (const BackendTrait& trait : kBackends) {
+    if (trait.topology == topology && trait.link != Link::kNone) {
+      names.push_back(LinkName(trait.link));
+    }
+  }
+  return OneOf(names);
 }
 
 std::string WithTopology(const JobSpec& spec) {
@@ -42,11 +52,9 @@ std::string WithTopology(const JobSpec& spec) {
 std::string WithLink(const JobSpec& spec) { return absl::StrCat("--link=", LinkName(spec.link)); }
 
 absl::Status CheckLink(const JobSpec& spec) {
-  const BackendTrait* const trait = Find(spec.topology, LinkToLookFor(spec));
+  const BackendTrait* const trait = FindBackend(spec.topology, spec.link);
   if (trait == nullptr) {
-    return FlagError("link",
-                     absl::StrCat(spec.topology == Topology::kLocal ? "auto" : "grpc", " with ",
-                                  WithTopology(spec)),
+    return FlagError("link", absl::StrCat(LinksOf(spec.topology), " with ", WithTopology(spec)),
                      LinkName(spec.link));
   }
   if (spec.update == UpdateSite::kOwner && !trait->updates_at_owner) {
@@ -62,17 +70,18 @@ absl::Status CheckCodec(const JobSpec& spec) {
   const auto refuse = [&](absl::string_view expected) {
     return FlagError("compression", expected, CodecName(spec.codec));
   };
-  if (spec.topology == Topology::kLocal) {
-    return refuse("none with --topology=local, which sends nothing");
-  }
-  if (spec.link == Link::kShm || spec.link == Link::kCudaIpc) {
-    return refuse(absl::StrCat("none with ", WithLink(spec),
-                               ", where ranks read each other's memory and nothing is sent (or "
-                               "--link=grpc)"));
-  }
-  if (LinkToLookFor(spec) != Link::kGrpc) {
-    return refuse(
-        absl::StrCat("none with ", WithLink(spec), ", which adds what it sends, in fp32"));
+  switch (CarriedBy(spec)) {
+    case Carries::kNothing:
+      return refuse(absl::StrCat("none with ", WithTopology(spec), ", which sends nothing"));
+    case Carries::kMemory:
+      return refuse(absl::StrCat("none with ", WithLink(spec),
+                                 ", where ranks read each other's memory and nothing is sent (or "
+                                 "--link=grpc)"));
+    case Carries::kSums:
+      return refuse(
+          absl::StrCat("none with ", WithLink(spec), ", which adds what it sends, in fp32"));
+    case Carries::kFrames:
+      break;
   }
   if (spec.codec.sparse() && spec.topology == Topology::kRing) {
     return refuse(
@@ -91,7 +100,7 @@ absl::Status CheckConsistency(const JobSpec& spec) {
     return refuse(absl::StrCat(WithTopology(spec),
                                ", because only a parameter server can apply a gradient alone"));
   }
-  if (LinkToLookFor(spec) != Link::kGrpc) {
+  if (CarriedBy(spec) != Carries::kFrames) {
     return refuse(
         absl::StrCat(WithLink(spec), ", which sums all gradients at once (use --link=grpc)"));
   }
@@ -200,18 +209,22 @@ std::string BackendName(Backend backend) {
 }
 
 absl::StatusOr<Topology> ParseTopology(absl::string_view text) {
+  std::vector<std::string> names;
   for (Topology topology : {Topology::kLocal, Topology::kPs, Topology::kRing}) {
-    if (text == TopologyName(topology)) return topology;
+    names.push_back(TopologyName(topology));
+    if (text == names.back()) return topology;
   }
-  return FlagError("topology", "local, ps or ring", text);
+  return FlagError("topology", OneOf(names), text);
 }
 
 absl::StatusOr<Link> ParseLink(absl::string_view text) {
+  std::vector<std::string> names;
   for (Link link :
        {Link::kAuto, Link::kGrpc, Link::kShm, Link::kGloo, Link::kNccl, Link::kCudaIpc}) {
-    if (text == LinkName(link)) return link;
+    names.push_back(LinkName(link));
+    if (text == names.back()) return link;
   }
-  return FlagError("link", "auto, grpc, shm, gloo, nccl or cuda_ipc", text);
+  return FlagError("link", OneOf(names), text);
 }
 
 absl::StatusOr<UpdateSite> ParseUpdateSite(absl::string_view text) {
@@ -262,10 +275,17 @@ absl::Status CheckClipping(const JobSpec& spec, double max_norm) {
                    absl::StrCat(max_norm));
 }
 
-Backend BackendOf(const JobSpec& spec) { return Find(spec.topology, LinkToLookFor(spec))->backend; }
+const BackendTrait* FindBackend(Topology topology, Link link) {
+  for (const BackendTrait& trait : kBackends) {
+    if (trait.topology == topology && (link == Link::kAuto || trait.link == link)) return &trait;
+  }
+  return nullptr;
+}
+
+Backend BackendOf(const JobSpec& spec) { return FindBackend(spec.topology, spec.link)->backend; }
 
 int ConnectionsOf(const JobSpec& spec) {
-  if (LinkToLookFor(spec) != Link::kGrpc) return 0;
+  if (CarriedBy(spec) != Carries::kFrames) return 0;
   if (spec.connections != 0) return spec.connections;
   return spec.topology == Topology::kPs ? kPsConnections : kRingConnections;
 }

@@ -38,29 +38,44 @@ enum class Backend {
   kPsOverCudaIpc,
 };
 
+// What passes between the processes of a backend.
+enum class Carries {
+  kNothing,  // there are no others
+  kFrames,   // frames over streams (core/links), in a codec's form, over several connections
+  kMemory,   // nothing is sent: they read each other's memory
+  kSums,     // what a library adds up on its way, in fp32
+};
+
 // What a backend is and can do.
 struct BackendTrait {
   Backend backend;
   Topology topology;
   Link link;
+  Carries carries;
   bool counts_bytes;  // its wire_stats() say what it sent
   bool plan_order;    // folds in the plan's order (core/plan/stripes.h), so that its bits are known
   bool updates_at_owner;  // offers UpdateSite::kOwner
   bool on_host;           // its buckets are in the host's memory, and staged for a GPU
 };
 
-// In the order of Backend.
+// In the order of Backend. The first of a topology is what Link::kAuto stands for where hosts are
+// not known, or are several.
 constexpr std::array<BackendTrait, 10> kBackends = {{
-    {Backend::kLocal, Topology::kLocal, Link::kNone, true, true, true, true},
-    {Backend::kRingOverGrpc, Topology::kRing, Link::kGrpc, true, true, true, true},
-    {Backend::kRingOverShm, Topology::kRing, Link::kShm, true, true, true, true},
-    {Backend::kRingOverGloo, Topology::kRing, Link::kGloo, false, false, false, true},
-    {Backend::kRingOverNccl, Topology::kRing, Link::kNccl, false, false, true, false},
-    {Backend::kRingOverCudaIpc, Topology::kRing, Link::kCudaIpc, true, true, true, false},
-    {Backend::kPsOverGrpc, Topology::kPs, Link::kGrpc, true, true, true, true},
-    {Backend::kPsOverShm, Topology::kPs, Link::kShm, true, true, true, true},
-    {Backend::kPsOverNccl, Topology::kPs, Link::kNccl, true, true, true, false},
-    {Backend::kPsOverCudaIpc, Topology::kPs, Link::kCudaIpc, true, true, true, false},
+    {Backend::kLocal, Topology::kLocal, Link::kNone, Carries::kNothing, true, true, true, true},
+    {Backend::kRingOverGrpc, Topology::kRing, Link::kGrpc, Carries::kFrames, true, true, true,
+     true},
+    {Backend::kRingOverShm, Topology::kRing, Link::kShm, Carries::kMemory, true, true, true, true},
+    {Backend::kRingOverGloo, Topology::kRing, Link::kGloo, Carries::kSums, false, false, false,
+     true},
+    {Backend::kRingOverNccl, Topology::kRing, Link::kNccl, Carries::kSums, false, false, true,
+     false},
+    {Backend::kRingOverCudaIpc, Topology::kRing, Link::kCudaIpc, Carries::kMemory, true, true, true,
+     false},
+    {Backend::kPsOverGrpc, Topology::kPs, Link::kGrpc, Carries::kFrames, true, true, true, true},
+    {Backend::kPsOverShm, Topology::kPs, Link::kShm, Carries::kMemory, true, true, true, true},
+    {Backend::kPsOverNccl, Topology::kPs, Link::kNccl, Carries::kSums, true, true, true, false},
+    {Backend::kPsOverCudaIpc, Topology::kPs, Link::kCudaIpc, Carries::kMemory, true, true, true,
+     false},
 }};
 
 constexpr const BackendTrait& TraitOf(Backend backend) {
@@ -111,9 +126,12 @@ absl::Status CheckJobSpec(const JobSpec& spec);
 // The same for an optimizer that clips to a global norm of `max_norm` (0: it does not).
 absl::Status CheckClipping(const JobSpec& spec, double max_norm);
 
-// Of a spec that passed CheckJobSpec(). kAuto stands for gRPC as long as hosts are not known, and
-// between ranks and servers that are not all on one.
+// Of a spec that passed CheckJobSpec(). kAuto stands for the topology's first row of kBackends as
+// long as hosts are not known, and between ranks and servers that are not all on one.
 Backend BackendOf(const JobSpec& spec);
+
+// Null where the topology does not run over the link; with kAuto its first row.
+const BackendTrait* FindBackend(Topology topology, Link link);
 
 // Links that exchange what is in the memory of GPUs, and know no server but a rank.
 constexpr bool BetweenGpus(Link link) { return link == Link::kNccl || link == Link::kCudaIpc; }

@@ -20,8 +20,10 @@ absl::Status CheckZero(int zero, const JobSpec& spec) {
     return FlagError("zero", expected, absl::StrCat(zero));
   };
   if (zero < 0 || zero > kMostZero) return refuse(absl::StrCat("0 to ", kMostZero));
-  if (zero >= 1 && spec.link == Link::kGloo) {
-    return refuse("0 with --link=gloo, which has no reduce-scatter");
+  const BackendTrait* const trait = FindBackend(spec.topology, spec.link);
+  if (zero >= 1 && trait != nullptr && !trait->updates_at_owner) {
+    return refuse(
+        absl::StrCat("0 with --link=", LinkName(spec.link), ", which has no reduce-scatter"));
   }
   if (zero >= 2 && !spec.consistency.bulk()) {
     return refuse(absl::StrCat("0 or 1 with --consistency=", ConsistencyName(spec.consistency)));

@@ -84,11 +84,12 @@ absl::Status FindOut(const SyncOptions& options, const WorkerGroup& group, Where
   return absl::OkStatus();
 }
 
-Link LinkAmong(const std::vector<Whereabouts>& ranks) {
+Link LinkAmong(Topology topology, const std::vector<Whereabouts>& ranks) {
+  const BackendTrait* trait = FindBackend(topology, Link::kShm);
   for (const Whereabouts& rank : ranks) {
-    if (rank.shares == kApart || rank.shares != ranks[0].shares) return Link::kGrpc;
+    if (rank.shares == kApart || rank.shares != ranks[0].shares) trait = nullptr;
   }
-  return Link::kShm;
+  return (trait != nullptr ? trait : FindBackend(topology, Link::kAuto))->link;
 }
 
 absl::Status CheckGloo(const SyncOptions& options) {
@@ -149,7 +150,7 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
     ranks.push_back(Parse(text));
     hosts.push_back(ranks.back().host);
   }
-  if (find_link) job.link = LinkAmong(ranks);
+  if (find_link) job.link = LinkAmong(job.topology, ranks);
   options->servers_run =
       options->servers_in_workers || ranks[0].servers.size() == options->servers.size();
   if (find_weights && options->servers_run) {
@@ -174,9 +175,11 @@ std::shared_ptr<StreamLink> OwnServerLinkOf(const WorkerGroup& group) {
 
 namespace {
 
-absl::StatusOr<std::unique_ptr<GradientSync>> CreateRing(const SyncOptions& options,
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateRing(Backend backend,
+                                                         const SyncOptions& options,
                                                          const WorkerGroup& group) {
   RingOptions ring;
+  ring.backend = backend;
   ring.group = group;
   ring.link = GrpcLinkOf(group);
   ring.update_site = options.job.update;
@@ -243,7 +246,7 @@ absl::StatusOr<std::unique_ptr<GradientSync>> Create(Backend backend, const Sync
     case Backend::kLocal:
       return CreateLocalSync(options.job.update);
     case Backend::kRingOverGrpc:
-      return CreateRing(options, group);
+      return CreateRing(backend, options, group);
     case Backend::kRingOverShm:
       return CreateShmRing(options, group);
     case Backend::kRingOverGloo:
