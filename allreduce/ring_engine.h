@@ -19,7 +19,6 @@
 #include "core/group/sync_handle.h"
 #include "core/group/wire_stats.h"
 #include "core/links/frame_stream.h"
-#include "core/links/release.h"
 #include "core/plan/codec.h"
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"

@@ -11,7 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/types/span.h"
 #include "core/base/mutex.h"
-#include "core/links/release.h"
+#include "core/links/frame_stream.h"
 
 namespace gradsync {
 
