@@ -1,5 +1,5 @@
 // What the two ends of a gRPC stream have in common: the queue of frames, which go several in one
-// message where that is quick (message_budget.h), reading, and the order in which a call ends.
+// message where that is quick (MessageBudget), reading, and the order in which a call ends.
 // Private to core/links/grpc_stream.
 //
 // gRPC asks much of those who use its callback API: one write at a time, no operation after
@@ -21,7 +21,6 @@
 #include "core/base/mutex.h"
 #include "core/links/frame_codec.h"
 #include "core/links/frame_stream.h"
-#include "core/links/message_budget.h"
 #include "core/links/silence_watch.h"
 #include "grpcpp/support/byte_buffer.h"
 
