@@ -149,7 +149,7 @@ class GradientSync {
   // resolution the bucket's buffers belong to the backend. Never waits for a peer. Buckets are
   // launched in index order, each once per step, steps in increasing order, and a step begins after
   // all handles of the one before were resolved; anything else is FAILED_PRECONDITION in the handle
-  // and fails the group. Every backend checks all of this (core/sync/launch_order.h).
+  // and fails the group. Every backend checks all of this (core/sync/group_sync.h).
   virtual SyncHandle Launch(const StepOptions& step, int bucket) = 0;
 
   // Only where the plan has slots of parameters: fills the bucket's `param` with what its owners
