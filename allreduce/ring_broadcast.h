@@ -12,7 +12,7 @@
 #include "core/group/sync_handle.h"
 #include "core/links/frame_stream.h"
 #include "core/plan/plan.h"
-#include "core/sync/buckets.h"
+#include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 

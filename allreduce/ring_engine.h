@@ -23,8 +23,8 @@
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/step_options.h"
-#include "core/sync/buckets.h"
 #include "core/sync/chunk_encoder.h"
+#include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 

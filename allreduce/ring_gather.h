@@ -13,7 +13,7 @@
 #include "core/links/frame_stream.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/sync/buckets.h"
+#include "core/sync/gradient_sync.h"
 #include "proto/frame.pb.h"
 
 namespace gradsync {

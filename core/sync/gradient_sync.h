@@ -123,6 +123,15 @@ struct GradBucket {
   FlatBuffer param;
 };
 
+// The raw memory of a bucket, for code that only computes. Does not own.
+struct BucketMemory {
+  float* grad = nullptr;
+  float* param = nullptr;
+  int64_t numel = 0;
+};
+
+std::vector<BucketMemory> MemoryOf(const std::vector<GradBucket>& buckets);
+
 // Calls must not overlap, except status() and Abort(), which are thread-safe. No method throws.
 //
 // All backends answer alike, with the same code and words (core/group/sync_life.h): after a failure

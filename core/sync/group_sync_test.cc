@@ -39,9 +39,10 @@ Plan TwoBuckets(int world_size) {
                             world_size, /*chunk_bytes=*/64);
 }
 
-StepOptions Step(int64_t number) {
+StepOptions Step(int64_t number, double lr = 0.1) {
   StepOptions step;
   step.step = number;
+  step.lr = lr;
   return step;
 }
 
@@ -439,13 +440,6 @@ TEST_F(GroupSyncTest, AGroupThatCannotBeIsRefused) {
   group.rank = 1;
   EXPECT_THAT(NewGroupSync(group, "scripted", engine).status().message(),
               HasSubstr("scripted: expected a store with more than one rank"));
-}
-
-StepOptions Step(int64_t number, double lr = 0.1) {
-  StepOptions step;
-  step.step = number;
-  step.lr = lr;
-  return step;
 }
 
 void ExpectRefused(const absl::Status& status, const std::string& text) {

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "core/gpu/gpu_api.h"
 #include "core/plan/plan.h"
-#include "core/sync/buckets.h"
+#include "core/sync/gradient_sync.h"
 #include "gradsync/ddp/worker_optimizer.h"
 
 namespace gradsync {

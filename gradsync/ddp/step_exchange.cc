@@ -10,7 +10,7 @@
 #include "core/base/status_macros.h"
 #include "core/base/trace_recorder.h"
 #include "core/gpu/gpu_api.h"
-#include "core/sync/buckets.h"
+#include "core/sync/gradient_sync.h"
 #include "gradsync/ddp/device_worker_optimizer.h"
 
 namespace gradsync {
