@@ -19,14 +19,6 @@
 
 namespace gradsync {
 
-// One chunk of one bucket.
-struct ChunkId {
-  int bucket = 0;
-  int slot = 0;
-
-  friend bool operator==(ChunkId a, ChunkId b) { return a.bucket == b.bucket && a.slot == b.slot; }
-};
-
 // Immutable after creation, hence thread-safe.
 class ShardMap {
  public:
