@@ -17,7 +17,6 @@
 #include "allreduce/ring_tokens.h"
 #include "core/base/deadline.h"
 #include "core/links/frame_stream.h"
-#include "core/plan/flow_control.h"
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/ring_schedule.h"

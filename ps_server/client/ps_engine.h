@@ -63,7 +63,7 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
     std::vector<int> numbers;                 // of each among all of the job's
     std::vector<std::string> names;           // and what it is called
     std::vector<int> connections;             // streams to each
-    std::vector<int> leads;                   // and chunks on their way (core/plan/flow_control.h)
+    std::vector<int> leads;                   // and chunks on their way (core/plan/shard_map.h)
     std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null
     // A server, by its number, that the group has heard of, and that a connection does not reach for
     // `failure_timeout`, is cut off from here; others may yet have to be started.
