@@ -22,7 +22,6 @@
 #include "core/plan/codec.h"
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 #include "core/sync/chunk_encoder.h"
 #include "core/sync/gradient_sync.h"
 

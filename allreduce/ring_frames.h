@@ -17,7 +17,6 @@
 #include "core/plan/codec.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "proto/frame.pb.h"
 
 namespace gradsync {

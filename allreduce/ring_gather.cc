@@ -9,8 +9,8 @@
 #include "allreduce/ring_frames.h"
 #include "core/base/kernels.h"
 #include "core/plan/codec.h"
+#include "core/plan/plan.h"
 #include "core/plan/ring_schedule.h"
-#include "core/plan/step_options.h"
 
 namespace gradsync {
 

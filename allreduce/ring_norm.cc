@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "allreduce/ring_frames.h"
+#include "core/plan/plan.h"
 #include "core/plan/plan_proto.h"
-#include "core/plan/step_options.h"
 
 namespace gradsync {
 

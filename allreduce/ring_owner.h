@@ -14,7 +14,6 @@
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {

@@ -16,7 +16,6 @@
 #include "core/links/frame_stream.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "proto/frame.pb.h"
 
 namespace gradsync {

@@ -15,7 +15,6 @@
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "ps_server/chunk_clocks.h"
 #include "ps_server/lent_buffer.h"
 #include "ps_server/server_event.h"

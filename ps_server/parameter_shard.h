@@ -15,7 +15,6 @@
 #include "core/plan/codec.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/chunk_turns.h"
 #include "ps_server/lent_buffer.h"

@@ -15,8 +15,8 @@
 #include "core/base/monotonic_time.h"
 #include "core/base/trace_recorder.h"
 #include "core/links/frame_stream.h"
+#include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "proto/frame.pb.h"
 #include "ps_server/lent_buffer.h"
 

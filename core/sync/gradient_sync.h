@@ -59,7 +59,6 @@
 #include "core/plan/job_spec.h"
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 
 namespace gradsync {
 

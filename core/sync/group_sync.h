@@ -32,7 +32,7 @@
 #include "absl/strings/string_view.h"
 #include "core/group/sync_handle.h"
 #include "core/group/worker_group.h"
-#include "core/plan/step_options.h"
+#include "core/plan/plan.h"
 #include "core/sync/gradient_sync.h"
 #include "core/sync/sync_engine.h"
 

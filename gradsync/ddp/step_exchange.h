@@ -17,7 +17,6 @@
 #include "core/group/sync_handle.h"
 #include "core/optim/optimizer_state.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 #include "core/sync/gradient_sync.h"
 #include "gradsync/ddp/ddp_options.h"
 #include "gradsync/ddp/flat_parameters.h"

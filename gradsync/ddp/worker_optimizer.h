@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "core/optim/optimizer_state.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {

@@ -27,7 +27,6 @@
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "core/sync/chunk_encoder.h"
 #include "core/sync/gradient_sync.h"
 #include "proto/parameter_server.pb.h"
