@@ -24,8 +24,8 @@
 #include "core/plan/stripes.h"
 #include "gtest/gtest.h"
 #include "ps_server/chunk_clocks.h"
-#include "ps_server/chunk_turns.h"
 #include "ps_server/client/server_connection.h"
+#include "ps_server/parameter_shard.h"
 #include "ps_server/step_progress.h"
 #include "tests/explore.h"
 
