@@ -19,7 +19,6 @@
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
 #include "proto/parameter_server.pb.h"
-#include "ps_server/lent_buffer.h"
 #include "ps_server/shard.h"
 #include "ps_server/state_keeper.h"
 #include "ps_server/step_progress.h"
@@ -91,7 +90,7 @@ class ShardEvents {
 
   // A chunk is complete: the payload of the mean (update at the worker), in its ReturnedForm()
   // (core/plan/codec.h), or of the updated parameters (update at the owner), for every worker.
-  // Whoever sends from `values` lends it (lent_buffer.h).
+  // Whoever sends from `values` lends it (LentBuffer).
   virtual void OnResult(ChunkId id, int64_t step, std::shared_ptr<LentBuffer> values) = 0;
 
   // Update at the owner with clipping: sums of squares of the mean, one per chunk in the order of
