@@ -8,7 +8,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "allreduce/ring_broadcast.h"
-#include "allreduce/ring_frames.h"
 #include "allreduce/ring_gather.h"
 #include "allreduce/ring_norm.h"
 #include "allreduce/ring_owner.h"

@@ -12,7 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "allreduce/ring_frames.h"
+#include "allreduce/ring_tokens.h"
 #include "allreduce/simulated_ring.h"
 #include "allreduce/work_queue.h"
 #include "core/base/deadline.h"

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "allreduce/ring_frames.h"
+#include "allreduce/ring_tokens.h"
 #include "core/base/deadline.h"
 #include "core/base/errors.h"
 #include "core/base/secret_proof.h"

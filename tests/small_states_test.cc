@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "allreduce/ring_frames.h"
 #include "allreduce/ring_tokens.h"
 #include "core/base/deadline.h"
 #include "core/links/frame_stream.h"
