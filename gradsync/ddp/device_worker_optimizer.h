@@ -10,7 +10,7 @@
 #include "core/gpu/gpu_api.h"
 #include "core/plan/plan.h"
 #include "core/sync/gradient_sync.h"
-#include "gradsync/ddp/worker_optimizer.h"
+#include "gradsync/ddp/step_exchange.h"
 
 namespace gradsync {
 
