@@ -107,7 +107,7 @@ struct OutgoingFrame {
   // Not copied: must stay valid and unchanged until `released` ran.
   absl::Span<const char> payload;
   // Runs on any thread when nobody reads the payload any more; also when the stream failed. Must
-  // not wait, nor call into the stream. Give it two words (release.h) where frames are many.
+  // not wait, nor call into the stream. Give it two words (Release) where frames are many.
   Release released;
   // Frames marked so overtake queued frames that are not; order is kept among equals.
   bool urgent = false;
