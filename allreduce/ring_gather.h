@@ -12,7 +12,6 @@
 #include "core/group/sync_handle.h"
 #include "core/links/frame_stream.h"
 #include "core/plan/plan.h"
-#include "core/plan/shard_map.h"
 #include "core/sync/gradient_sync.h"
 #include "proto/frame.pb.h"
 

@@ -13,7 +13,6 @@
 #include "core/optim/range_optimizer.h"
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
-#include "core/plan/shard_map.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {

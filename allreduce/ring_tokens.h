@@ -23,7 +23,6 @@
 #include "core/links/frame_stream.h"
 #include "core/plan/codec.h"
 #include "core/plan/plan.h"
-#include "core/plan/shard_map.h"
 #include "proto/frame.pb.h"
 
 namespace gradsync {

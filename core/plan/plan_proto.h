@@ -8,7 +8,6 @@
 
 #include "absl/status/statusor.h"
 #include "core/plan/plan.h"
-#include "core/plan/shard_map.h"
 #include "proto/frame.pb.h"
 #include "proto/plan.pb.h"
 
