@@ -19,6 +19,7 @@
 #include "core/base/kernels.h"
 #include "core/optim/range_optimizer.h"
 #include "core/plan/ring_schedule.h"
+#include "core/sync/buckets.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {
