@@ -16,7 +16,6 @@
 #include "core/group/side_channel.h"
 #include "core/optim/optimizer_state.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 #include "core/plan/stripes.h"
 
 namespace gradsync {

@@ -14,7 +14,7 @@
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "core/base/status_macros.h"
-#include "core/plan/step_options.h"
+#include "core/plan/plan.h"
 #include "core/plan/stripes.h"
 #include "core/shared_memory/window_layout.h"
 

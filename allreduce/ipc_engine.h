@@ -20,8 +20,8 @@
 #include "core/gpu/gpu_api.h"
 #include "core/gpu/gpu_resources.h"
 #include "core/plan/kinds.h"
+#include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "core/shared_memory/window.h"
 
 namespace gradsync {

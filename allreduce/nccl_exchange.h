@@ -16,7 +16,6 @@
 #include "core/optim/optimizer_state.h"
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 
 namespace gradsync {
 

@@ -127,7 +127,7 @@ absl::Status NcclOwner::AgreeOnFactor(const StepOptions& step, NcclCommunicator&
       [squares, places = &places_, max_norm = step.max_norm, factor = factor_->floats()] {
         double sum = 0;
         for (const size_t place : *places) sum += squares[place];
-        // As ClipScale() (core/plan/step_options.h).
+        // As ClipScale() (core/plan/plan.h).
         const double scale = max_norm / (std::sqrt(sum) + 1e-6);
         *factor = static_cast<float>(scale < 1 ? scale : 1);
       },

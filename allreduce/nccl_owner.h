@@ -15,7 +15,6 @@
 #include "core/gpu/gpu_resources.h"
 #include "core/gpu/kernel_operands.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 
 namespace gradsync {
 
@@ -46,7 +45,7 @@ class NcclOwner {
   // collective, AgreeOnFactor(), then Clip() for each bucket. One kernel sums the squares of blocks
   // of at most 64 Ki elements of a share; their sums are added in the order of the shares: the same
   // bits on all ranks, and, where shares are chunks, on all backends whose owners have chunks
-  // (core/plan/step_options.h).
+  // (core/plan/plan.h).
   absl::Status AgreeOnFactor(const StepOptions& step, NcclCommunicator& communicator,
                              GpuStream stream, Deadline deadline);
   absl::Status Clip(int bucket, GpuStream stream) {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "allreduce/ring_frames.h"
+#include "allreduce/ring_tokens.h"
 #include "core/plan/ring_schedule.h"
 
 namespace gradsync {

@@ -7,12 +7,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
-#include "allreduce/ring_frames.h"
+#include "allreduce/ring_tokens.h"
 #include "core/base/mutex.h"
 #include "core/group/sync_handle.h"
 #include "core/links/frame_stream.h"
 #include "core/plan/plan.h"
-#include "core/sync/buckets.h"
+#include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 

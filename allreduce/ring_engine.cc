@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "allreduce/ring_frames.h"
+#include "allreduce/ring_tokens.h"
 #include "core/base/status_macros.h"
 #include "core/links/frames.h"
 #include "core/plan/ring_schedule.h"

@@ -8,7 +8,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "allreduce/ring_broadcast.h"
-#include "allreduce/ring_frames.h"
 #include "allreduce/ring_gather.h"
 #include "allreduce/ring_norm.h"
 #include "allreduce/ring_owner.h"
@@ -19,13 +18,11 @@
 #include "core/group/sync_handle.h"
 #include "core/group/wire_stats.h"
 #include "core/links/frame_stream.h"
-#include "core/links/release.h"
 #include "core/plan/codec.h"
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
-#include "core/sync/buckets.h"
 #include "core/sync/chunk_encoder.h"
+#include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 

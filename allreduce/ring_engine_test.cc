@@ -12,13 +12,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "allreduce/ring_frames.h"
+#include "allreduce/ring_tokens.h"
 #include "allreduce/simulated_ring.h"
 #include "allreduce/work_queue.h"
 #include "core/base/deadline.h"
 #include "core/base/kernels.h"
 #include "core/optim/range_optimizer.h"
 #include "core/plan/ring_schedule.h"
+#include "core/sync/buckets.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

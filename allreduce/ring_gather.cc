@@ -6,11 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "allreduce/ring_frames.h"
+#include "allreduce/ring_tokens.h"
 #include "core/base/kernels.h"
 #include "core/plan/codec.h"
+#include "core/plan/plan.h"
 #include "core/plan/ring_schedule.h"
-#include "core/plan/step_options.h"
 
 namespace gradsync {
 

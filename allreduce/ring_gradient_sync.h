@@ -6,8 +6,8 @@
 #include "absl/status/statusor.h"
 #include "core/group/worker_group.h"
 #include "core/links/frame_stream.h"
-#include "core/plan/flow_control.h"
 #include "core/plan/kinds.h"
+#include "core/plan/ring_schedule.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "allreduce/ring_frames.h"
+#include "allreduce/ring_tokens.h"
+#include "core/plan/plan.h"
 #include "core/plan/plan_proto.h"
-#include "core/plan/step_options.h"
 
 namespace gradsync {
 

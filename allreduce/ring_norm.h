@@ -7,7 +7,6 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 #include "proto/frame.pb.h"
 
 namespace gradsync {

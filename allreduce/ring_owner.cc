@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "allreduce/ring_frames.h"
+#include "allreduce/ring_tokens.h"
 #include "core/base/kernels.h"
 #include "core/optim/optimizer_state.h"
 #include "core/plan/codec.h"

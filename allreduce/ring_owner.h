@@ -13,9 +13,7 @@
 #include "core/optim/range_optimizer.h"
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
-#include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
-#include "core/sync/buckets.h"
+#include "core/sync/gradient_sync.h"
 
 namespace gradsync {
 

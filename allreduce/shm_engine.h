@@ -13,7 +13,6 @@
 #include "core/group/wire_stats.h"
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 #include "core/shared_memory/window.h"
 #include "core/shared_memory/window_engine.h"
 #include "core/shared_memory/window_group.h"

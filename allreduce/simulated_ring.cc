@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/plan/ring_schedule.h"
+#include "core/sync/buckets.h"
 
 namespace gradsync {
 

@@ -10,7 +10,6 @@
 #include "core/base/status_macros.h"
 #include "core/group/sync_handle.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 #include "core/sync/gradient_sync.h"
 #include "gradsync/group_impl.h"
 

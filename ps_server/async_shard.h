@@ -15,9 +15,7 @@
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "ps_server/chunk_clocks.h"
-#include "ps_server/lent_buffer.h"
 #include "ps_server/server_event.h"
 #include "ps_server/shard.h"
 #include "ps_server/state_keeper.h"
@@ -34,7 +32,7 @@ class AsyncShardEvents {
   virtual void OnApplied(int rank) = 0;
 
   // The answer to a gradient: the chunk's parameters, for one worker. Whoever sends from `values`
-  // lends it (lent_buffer.h) before this returns.
+  // lends it (LentBuffer) before this returns.
   virtual void OnAnswer(ChunkId id, const ChunkClocks::Answer& answer,
                         const std::shared_ptr<LentBuffer>& values) = 0;
 

@@ -14,8 +14,8 @@
 #include "core/base/mutex.h"
 #include "core/links/frame_stream.h"
 #include "core/plan/kinds.h"
+#include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "ps_server/server_event.h"
 
 namespace gradsync {

@@ -8,22 +8,76 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "core/base/mutex.h"
 #include "core/links/frame_stream.h"
 #include "core/plan/codec.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "proto/parameter_server.pb.h"
-#include "ps_server/chunk_turns.h"
-#include "ps_server/lent_buffer.h"
 #include "ps_server/shard.h"
 #include "ps_server/state_keeper.h"
 #include "ps_server/step_progress.h"
 
 namespace gradsync {
+
+// Whose turn it is in the fold of one chunk, and who does the folding.
+//
+// Contributions to a chunk arrive on many threads in any order and are folded in the order of
+// stripes.h. Nobody waits: a thread that brings a contribution leaves it here, and folds only if it
+// finds the next one present and nobody else at it. The arithmetic itself runs without a lock.
+//
+//   if (*turns.Offer(rank, payload)) {  // the chunk is this thread's now
+//     while (turn = turns.Next()) {
+//       add turn->payload;
+//       if (turn->last) { finish; turns.Restart(); break; }
+//     }
+//   }
+//
+// Thread-safe; no method blocks for longer than a few assignments.
+class ChunkTurns {
+ public:
+  // `chunk` is the chunk's place within its stripe.
+  ChunkTurns(int chunk, int world_size);
+
+  struct Turn {
+    int rank = 0;
+    bool first = false;
+    bool last = false;
+    Payload payload;
+  };
+
+  // Leaves `rank`'s contribution. True when the caller owns the chunk from here and must call
+  // Next(). Errors: INVALID_ARGUMENT when the rank has contributed already, or the chunk is owned
+  // by Acquire().
+  absl::StatusOr<bool> Offer(int rank, Payload payload);
+
+  // The next contribution. Nothing when it has not come yet, which ends the caller's ownership.
+  // After the last turn the caller owns the chunk until Restart().
+  absl::optional<Turn> Next();
+
+  // Takes the chunk between two folds. Ended by Restart().
+  // Errors: FAILED_PRECONDITION when a fold is under way.
+  absl::Status Acquire();
+
+  // Ends ownership; the chunk is ready for the next step.
+  void Restart();
+
+ private:
+  enum class Owner { kNobody, kFolder, kAcquired };
+
+  const int chunk_;
+  const int world_size_;
+  Mutex mutex_;
+  // By position. A server has many chunks, and most hold nothing most of the time.
+  absl::flat_hash_map<int, Payload> held_ ABSL_GUARDED_BY(mutex_);
+  int next_ ABSL_GUARDED_BY(mutex_) = 0;  // position
+  Owner owner_ ABSL_GUARDED_BY(mutex_) = Owner::kNobody;
+};
 
 // What a shard tells its surroundings, on the thread of the call that brought it about and without
 // a lock held.
@@ -36,7 +90,7 @@ class ShardEvents {
 
   // A chunk is complete: the payload of the mean (update at the worker), in its ReturnedForm()
   // (core/plan/codec.h), or of the updated parameters (update at the owner), for every worker.
-  // Whoever sends from `values` lends it (lent_buffer.h).
+  // Whoever sends from `values` lends it (LentBuffer).
   virtual void OnResult(ChunkId id, int64_t step, std::shared_ptr<LentBuffer> values) = 0;
 
   // Update at the owner with clipping: sums of squares of the mean, one per chunk in the order of

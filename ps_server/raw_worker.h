@@ -14,7 +14,6 @@
 #include "core/links/frame_stream.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "proto/parameter_server.pb.h"
 
 namespace gradsync {

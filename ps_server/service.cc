@@ -15,7 +15,7 @@ namespace gradsync {
 namespace {
 
 // How long the last words may take to be heard. A peer that is stopped hears none of them, and its
-// streams take another second to close (core/links/grpc_stream_ends.cc): together less than the
+// streams take another second to close (core/links/grpc_frame_stream.cc): together less than the
 // two seconds within which whoever is left of a job ends.
 constexpr absl::Duration kFarewell = absl::Milliseconds(700);
 

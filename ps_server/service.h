@@ -37,7 +37,7 @@
 //
 // A worker may have `credit` chunks on their way to one server, which bounds what the server has to
 // hold. It keeps to less by itself: results (and DEFERRED), not credit, say when it may go on
-// (core/plan/flow_control.h). Chunk number q of its PushOrder() travels on connection q mod C, results
+// (core/plan/shard_map.h). Chunk number q of its PushOrder() travels on connection q mod C, results
 // on all connections in turns; everything but chunks, on connection 0. What a worker does against
 // the rules ends the run: every worker hears FAILED with the reason. A worker that fails before
 // all have the answer to HELLO, or learns that workers differ, says FAILED itself, with the reason.

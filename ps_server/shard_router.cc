@@ -7,10 +7,10 @@
 #include "core/base/status_macros.h"
 #include "core/group/process_trace.h"
 #include "core/links/frames.h"
-#include "core/plan/flow_control.h"
 #include "core/plan/kinds.h"
+#include "core/plan/plan.h"
 #include "core/plan/plan_proto.h"
-#include "core/plan/step_options.h"
+#include "core/plan/shard_map.h"
 #include "proto/step_trace.pb.h"
 #include "ps_server/window_host.h"
 

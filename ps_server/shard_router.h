@@ -23,7 +23,6 @@
 #include "proto/parameter_server.pb.h"
 #include "ps_server/admission.h"
 #include "ps_server/async_shard.h"
-#include "ps_server/lent_buffer.h"
 #include "ps_server/parameter_shard.h"
 #include "ps_server/roster.h"
 #include "ps_server/server_event.h"

@@ -13,8 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "core/base/mutex.h"
+#include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 
 namespace gradsync {
 

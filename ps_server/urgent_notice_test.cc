@@ -13,7 +13,6 @@
 #include "core/plan/plan.h"
 #include "core/plan/plan_proto.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "gtest/gtest.h"
 #include "ps_server/raw_worker.h"
 #include "ps_server/server.h"

@@ -12,8 +12,9 @@
 
 #include "absl/status/status.h"
 #include "core/plan/codec.h"
-#include "core/plan/flow_control.h"
 #include "core/plan/kinds.h"
+#include "core/plan/ring_schedule.h"
+#include "core/plan/shard_map.h"
 #include "simulator/network.h"
 
 namespace gradsync {
@@ -57,7 +58,7 @@ struct Cluster {
   LinkConstants constants;
 
   // Of the real backends: tokens under way per rank (allreduce/ring_tokens.h), chunks that workers
-  // may push ahead of a stripe's results (core/plan/flow_control.h), connections per pair.
+  // may push ahead of a stripe's results (core/plan/shard_map.h), connections per pair.
   int ring_lead = kRingLead;
   int lead = kPsLead;
   int ring_connections = 4;

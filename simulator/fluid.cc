@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/plan/cost_model.h"
-#include "core/plan/flow_control.h"
+#include "core/plan/shard_map.h"
 #include "simulator/event_queue.h"
 #include "simulator/exchange.h"
 #include "simulator/network.h"

@@ -11,8 +11,8 @@
 // stripes; a stripe can be pulled when it has been pushed. At each moment all streams run at rates
 // at which no interface is overloaded, every connection with the same bandwidth as the others, as
 // far as it can use it. A server's part of a stripe is taken as its share of everything: the round
-// robin carries on over stripes, and leads let workers run ahead (core/plan/shard_map.h,
-// core/plan/flow_control.h). Leads are never waited for.
+// robin carries on over stripes, and leads let workers run ahead (core/plan/shard_map.h). Leads are
+// never waited for.
 //
 // Source of the idea of rates instead of packets: fluid models of networks, e.g. Misra, Gong and
 // Towsley, "Fluid-based analysis of a network of AQM routers supporting TCP flows", SIGCOMM 2000.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/plan/flow_control.h"
+#include "core/plan/shard_map.h"
 #include "core/plan/stripes.h"
 
 namespace gradsync {

@@ -13,10 +13,9 @@
 
 namespace gradsync {
 
-// A worker queues a bucket's chunks for each server in PushOrder() (core/plan/shard_map.h) and
-// sends while it has credit and, under bsp, is no further ahead of the results than
-// core/plan/flow_control.h allows; chunk number q of a pair takes connection q mod C, C as
-// core/plan/flow_control.h has it. A server folds a chunk's contributions in the order of
+// A worker queues a bucket's chunks for each server in PushOrder() and sends while it has credit
+// and, under bsp, is no further ahead of the results than PushLeads() allows; chunk number q of a
+// pair takes connection q mod C, C as StreamsByServer() has it (core/plan/shard_map.h). A server folds a chunk's contributions in the order of
 // core/plan/stripes.h; each folded one is credited, the first together with the second, in messages
 // of half of the credit. A complete chunk goes to all workers at once. Adding and copying take no
 // time.

@@ -14,7 +14,6 @@
 #include "core/group/key_value_store.h"
 #include "core/group/worker_group.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 #include "core/sync/gradient_sync.h"
 #include "tests/conformance_suite.h"
 #include "tests/run_step.h"

@@ -9,7 +9,6 @@
 
 #include "core/optim/optimizer_state.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 
 namespace gradsync {
 

@@ -11,7 +11,6 @@
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 #include "core/sync/gradient_sync.h"
 #include "gradsync/ddp/tensor_over.h"
 #include "tests/reference.h"

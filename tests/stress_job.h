@@ -10,7 +10,6 @@
 
 #include "absl/status/status.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 #include "core/sync/gradient_sync.h"
 #include "tests/reference.h"
 

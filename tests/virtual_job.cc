@@ -27,7 +27,6 @@
 #include "core/group/worker_group.h"
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 #include "core/sync/buckets.h"
 #include "core/sync/gradient_sync.h"
 #include "ps_server/client/ps_gradient_sync.h"

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 
 #include "core/base/portable_math.h"
 
@@ -23,7 +24,7 @@ bool CpuHasF16c() {
 
 }  // namespace
 
-absl::string_view KernelLevelName(KernelLevel level) {
+const char* KernelLevelName(KernelLevel level) {
   switch (level) {
     case KernelLevel::kBaseline:
       return "baseline";

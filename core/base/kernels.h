@@ -1,9 +1,18 @@
 // The arithmetic that workers and servers do on flat float buffers, without LibTorch.
 //
 // Each function runs the best of three dispatch levels (baseline x86-64, AVX2, AVX-512), chosen
-// once from what the CPU has. All levels give the same bits (core/base/kernel_table.h says how), so
-// machines of different ages may train together. No fused multiply-add, no approximation, no flush
-// of denormals; the floating-point environment is neither read nor changed.
+// once from what the CPU has. All levels give the same bits, so machines of different ages may train
+// together. No fused multiply-add, no approximation, no flush of denormals; the floating-point
+// environment is neither read nor changed.
+//
+// core/base/kernels_body.inc is the one source of all kernels. It is compiled once per level with
+// other machine flags and always with -ffp-contract=off, so every level does the same IEEE
+// single-precision operations on an element in the same order, and gives the same bits. Two
+// exceptions that IEEE leaves open: the payload and the sign of a NaN that came out of arithmetic.
+//
+// The units of the levels include nothing that defines inline functions or templates, so neither
+// does this header: the linker keeps one copy of those, and could keep one with instructions that
+// the CPU lacks.
 //
 // All functions are thread-safe as far as their arguments do not overlap between threads, never
 // block, allocate nothing and cannot fail. n counts elements and may be 0, with any pointers.
@@ -11,11 +20,8 @@
 #ifndef GRADSYNC_CORE_BASE_KERNELS_H_
 #define GRADSYNC_CORE_BASE_KERNELS_H_
 
-#include <cstddef>
-#include <cstdint>
-
-#include "absl/strings/string_view.h"
-#include "core/base/kernel_table.h"
+#include <stddef.h>
+#include <stdint.h>
 
 namespace gradsync {
 
@@ -45,6 +51,16 @@ void AddScaleTwice(float* acc, const void* bytes, size_t n, float a, float b);
 // all owners must agree on a norm. Infinities and NaNs show in the result.
 double SumOfSquares(const float* x, size_t n);
 
+// One SGD step. See MakeSgdCoefficients.
+struct SgdCoefficients {
+  float neg_lr;
+  float weight_decay;  // 0: the parameter is not read for it
+  float momentum;      // 0: the momentum buffer is neither read nor written, and may be null
+  float one_minus_dampening;
+  bool nesterov;
+  bool first_step;  // the momentum buffer starts as the gradient
+};
+
 // What one step of torch::optim::SGD needs, rounded once from double to float.
 //   first_step: the momentum buffer starts as the (decayed) gradient, without dampening
 SgdCoefficients MakeSgdCoefficients(double lr, double momentum, double dampening,
@@ -58,6 +74,19 @@ SgdCoefficients MakeSgdCoefficients(double lr, double momentum, double dampening
 // `momentum_buffer` may be null if momentum is 0. Source: torch::optim::SGD, LibTorch 1.13.
 void SgdStep(const SgdCoefficients& c, float* param, const float* grad, float* momentum_buffer,
              size_t n);
+
+// One Adam or AdamW step. See MakeAdamCoefficients.
+struct AdamCoefficients {
+  float neg_step_size;  // -lr / (1 - beta1^t)
+  float sqrt_bias2;     // sqrt(1 - beta2^t)
+  float beta1;
+  float one_minus_beta1;
+  float beta2;
+  float one_minus_beta2;
+  float eps;
+  float weight_decay;  // Adam: added to the gradient. 0: nothing
+  float param_factor;  // AdamW: 1 - lr * weight_decay. 1: nothing
+};
 
 // Adam adds weight_decay * param to the gradient; AdamW multiplies param by 1 - lr * weight_decay.
 enum class AdamDecay { kAddedToGradient, kDecoupled };
@@ -99,13 +128,39 @@ void FoldMean(float* const* outs, int num_outs, const float* const* ins, int num
 enum class KernelLevel { kBaseline, kAvx2, kAvx512 };
 
 // "baseline", "avx2" or "avx512".
-absl::string_view KernelLevelName(KernelLevel level);
+const char* KernelLevelName(KernelLevel level);
 
 // Whether this CPU and its operating system can run `level`.
 bool CpuHasKernelLevel(KernelLevel level);
 
 // The best level that this CPU has: what the functions above run.
 KernelLevel BestKernelLevel();
+
+// The kernels of one level. Contracts: the functions of the same names above. const void* is a run of
+// floats at any address. Only tests, which compare levels, come here.
+struct KernelTable {
+  void (*add)(float* acc, const void* bytes, size_t n);
+  void (*scale_to)(float* out, const float* x, size_t n, float a);
+  void (*scale)(float* x, size_t n, float a);
+  void (*scale_twice)(float* x, size_t n, float a, float b);
+  double (*sum_of_squares)(const float* x, size_t n);
+  void (*sgd_step)(const SgdCoefficients& c, float* param, const float* grad,
+                   float* momentum_buffer, size_t n);
+  void (*adam_step)(const AdamCoefficients& c, float* param, const float* grad, float* exp_avg,
+                    float* exp_avg_sq, size_t n);
+  void (*float_to_half)(uint16_t* out, const float* x, size_t n);
+  void (*half_to_float)(float* out, const uint16_t* x, size_t n);
+  void (*float_to_bfloat16)(uint16_t* out, const float* x, size_t n);
+  void (*bfloat16_to_float)(float* out, const uint16_t* x, size_t n);
+  void (*fold_mean)(float* const* outs, int num_outs, const float* const* ins, int num_ins,
+                    size_t n, float a, float b);
+  void (*add_scale_twice)(float* acc, const void* bytes, size_t n, float a, float b);
+  void (*float_to_saturated_half)(uint16_t* out, const float* x, size_t n);
+};
+
+extern const KernelTable kBaselineKernels;  // any x86-64
+extern const KernelTable kAvx2Kernels;      // AVX2 and F16C
+extern const KernelTable kAvx512Kernels;    // AVX-512 F, BW, DQ and VL
 
 // The kernels of one level; calling them where CpuHasKernelLevel is false is an illegal
 // instruction.

@@ -11,7 +11,7 @@
 
 #include <math.h>
 
-#include "core/base/kernel_table.h"
+#include "core/base/kernels.h"
 #include "core/gpu/kernel_operands.h"
 
 namespace gradsync {

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/base/kernel_table.h"
+#include "core/base/kernels.h"
 #include "core/gpu/kernel_operands.h"
 
 namespace gradsync {

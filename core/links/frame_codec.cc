@@ -1,5 +1,6 @@
 #include "core/links/frame_codec.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -10,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "core/base/block_pool.h"
 #include "core/base/mutex.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -299,6 +301,14 @@ grpc::ByteBuffer EncodeFrames(absl::Span<OutgoingFrame> frames) {
     slices[count++] = Lend(frame.payload, std::move(frame.released));
   }
   return grpc::ByteBuffer(slices, count);
+}
+
+void MessageBudget::Written(size_t bytes, absl::Duration took) {
+  if (took > kMostTime) {
+    bytes_ = static_cast<size_t>(static_cast<double>(bytes) * absl::FDivDuration(kMostTime, took));
+  } else {
+    bytes_ = std::min(std::max(bytes_, 2 * bytes + kHeaderSlack), kMostBytesTogether);
+  }
 }
 
 // Messages that were let go, without their bytes.

@@ -8,6 +8,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "core/links/frame_stream.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -35,6 +36,29 @@ size_t EncodedBytes(const OutgoingFrame& frame);
 // when the last reference to that slice is gone, gRPC's and the buffer's; at once when the payload
 // is empty. A payload must be smaller than kMaxPayloadBytes. Thread-safe.
 grpc::ByteBuffer EncodeFrames(absl::Span<OutgoingFrame> frames);
+
+// How many bytes go in one message of a stream.
+//
+// gRPC hands over whole messages only, and each costs a round trip (docs/grpc_link.md). So frames
+// that wait go together where the stream is fast, and one by one where the first would be held up
+// by those behind it: a message has as many bytes as the stream lately moved in kMostTime, at most
+// kMostBytesTogether. Arithmetic only; thread-compatible.
+class MessageBudget {
+ public:
+  static constexpr absl::Duration kMostTime = absl::Milliseconds(2);
+
+  // By what headers of frames whose payloads have the same size may differ.
+  static constexpr size_t kHeaderSlack = 256;
+
+  size_t bytes() const { return bytes_; }
+
+  // A message of so many bytes has left after so long. One that was quick says only that one of
+  // twice its frames may be tried, since most of what a small one takes is no matter of its size.
+  void Written(size_t bytes, absl::Duration took);
+
+ private:
+  size_t bytes_ = 0;
+};
 
 // Takes messages apart, of one stream or of several. Thread-safe.
 class FrameDecoder {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -19,10 +20,57 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/deadline.h"
-#include "core/links/release.h"
 #include "proto/frame.pb.h"
 
 namespace gradsync {
+
+// What has to be done when lent memory comes back: a call that is made exactly once, when asked for,
+// or at the latest when this object goes away. Two words, as gRPC keeps them for a slice that it
+// sends, so that handing one on allocates nothing. Movable, thread-compatible.
+class Release {
+ public:
+  using Function = void (*)(void*);
+
+  Release() = default;
+
+  // Calls `function(argument)`. Allocates nothing.
+  Release(Function function, void* argument) : function_(function), argument_(argument) {}
+
+  // Calls `callable()`, which is kept on the heap until then.
+  template <typename F, typename = std::enable_if_t<!std::is_same<std::decay_t<F>, Release>::value>>
+  Release(F&& callable)  // NOLINT: as a std::function, from what it calls
+      : function_([](void* boxed) {
+          const std::unique_ptr<std::decay_t<F>> owned(static_cast<std::decay_t<F>*>(boxed));
+          (*owned)();
+        }),
+        argument_(new std::decay_t<F>(std::forward<F>(callable))) {}
+
+  Release(Release&& other) noexcept
+      : function_(std::exchange(other.function_, nullptr)), argument_(other.argument_) {}
+  Release& operator=(Release&& other) noexcept {
+    if (this == &other) return *this;
+    Run();
+    function_ = std::exchange(other.function_, nullptr);
+    argument_ = other.argument_;
+    return *this;
+  }
+  ~Release() { Run(); }
+
+  explicit operator bool() const { return function_ != nullptr; }
+
+  // Makes the call, if there is one that was not made yet.
+  void Run() {
+    if (const Function function = std::exchange(function_, nullptr)) function(argument_);
+  }
+
+  // For C interfaces: whoever takes the pair calls `first(second)` once. Null when there is nothing
+  // to do.
+  std::pair<Function, void*> Take() && { return {std::exchange(function_, nullptr), argument_}; }
+
+ private:
+  Function function_ = nullptr;
+  void* argument_ = nullptr;
+};
 
 // Received payload: parts in order, not aligned, a part's end may split a float. The list of parts
 // and their bytes live as long as `owner`.
@@ -59,7 +107,7 @@ struct OutgoingFrame {
   // Not copied: must stay valid and unchanged until `released` ran.
   absl::Span<const char> payload;
   // Runs on any thread when nobody reads the payload any more; also when the stream failed. Must
-  // not wait, nor call into the stream. Give it two words (release.h) where frames are many.
+  // not wait, nor call into the stream. Give it two words (Release) where frames are many.
   Release released;
   // Frames marked so overtake queued frames that are not; order is kept among equals.
   bool urgent = false;

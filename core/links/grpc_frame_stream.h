@@ -1,107 +1,107 @@
-// What the two ends of a gRPC stream have in common: the queue of frames, which go several in one
-// message where that is quick (message_budget.h), reading, and the order in which a call ends.
-// Private to core/links/grpc_stream.
-//
-// gRPC asks much of those who use its callback API: one write at a time, no operation after
-// Finish() or after the last hold is gone, one Finish() exactly. All operations but reads go
-// through Pump(), which lets one thread at a time ask "what next?" under the mutex and do it
-// without the mutex. Reads are started from reactions only.
+// The two ends of a gRPC stream, that which Connect() opens and that which a listener accepts. Private
+// to core/links/grpc_stream.
+
 #ifndef GRADSYNC_CORE_LINKS_GRPC_FRAME_STREAM_H_
 #define GRADSYNC_CORE_LINKS_GRPC_FRAME_STREAM_H_
 
-#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/types/optional.h"
-#include "core/base/fifo.h"
-#include "core/base/monotonic_time.h"
+#include "absl/status/statusor.h"
+#include "core/base/alarm_clock.h"
+#include "core/base/deadline.h"
+#include "core/base/grpc_health.h"
 #include "core/base/mutex.h"
-#include "core/links/frame_codec.h"
+#include "core/base/secret_proof.h"
 #include "core/links/frame_stream.h"
-#include "core/links/message_budget.h"
 #include "core/links/silence_watch.h"
-#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/generic/async_generic_service.h"
 
 namespace gradsync {
 
-// The path of the one method that carries streams.
-constexpr char kExchangeMethod[] = "/gradsync.proto.FrameLink/Exchange";
+// Opens a stream on `channel`, which leads to `address`, as one that has `proof` and `secret`, which
+// may be empty. Where the peer refuses what it shows of the secret, it asks for a new challenge and
+// tries once more. Blocks until the peer has accepted, at most until the deadline. `watch`, if there
+// is one, looks at it from then on. Errors: as StreamLink::Connect(); the sink is not called then.
+absl::StatusOr<std::shared_ptr<FrameStream>> OpenClientStream(
+    const std::string& address, std::shared_ptr<grpc::Channel> channel, const StreamProof& proof,
+    const std::string& secret, SilenceWatch* watch, std::shared_ptr<FrameSink> sink,
+    Deadline deadline);
 
-// Metadata of a call, with which it proves where it belongs (StreamProof). A run's id may be any
-// bytes, which gRPC allows under names with this ending.
-constexpr char kRunMetadata[] = "gradsync-run-bin";
-constexpr char kKeyMetadata[] = "gradsync-key";
-
-// Thread-safe. Derived classes hold a reference to themselves from the start of the call until
-// Close() has run.
-class GrpcFrameStream : public FrameStream, public SilenceWatch::Watched {
+// The open streams of a listener, which may go before the last reference to a stream. Thread-safe.
+class StreamRegistry {
  public:
-  void Send(OutgoingFrame frame) final;
-  void Finish() final;
-  void Cancel(absl::Status reason) final;
-  void OnSilence(absl::Status why) final;
+  // False when the listener is closing.
+  bool Add(const std::shared_ptr<FrameStream>& stream) {
+    MutexLock lock(&mutex_);
+    if (closing_) return false;
+    ++open_;
+    streams_.erase(std::remove_if(streams_.begin(), streams_.end(),
+                                  [](const auto& stream) { return stream.expired(); }),
+                   streams_.end());
+    streams_.push_back(stream);
+    return true;
+  }
 
- protected:
-  using Action = std::function<void()>;
+  // The stream has closed.
+  void Remove() {
+    MutexLock lock(&mutex_);
+    --open_;
+    changed_.SignalAll();
+  }
 
-  // `peer` names the other side in messages.
-  explicit GrpcFrameStream(std::string peer) : peer_(std::move(peer)) {}
-
-  void SetSink(std::shared_ptr<FrameSink> sink);
-
-  // Hands the frames in `read_buffer_` to the sink. False when no further message is wanted.
-  bool Deliver();
-  // Tells the sink that no message will come any more.
-  void DeliverEnd();
-  void WriteDone();
-  // No frame is sent from now on; queued ones are released. For streams that are lost or complete.
-  void End();
-  // Likewise, decided here: `to_peer` is why, `to_sink` what OnClosed() says. The first call of
-  // either counts.
-  void EndWith(absl::Status to_peer, absl::Status to_sink);
-  // The call is over: the last word to the sink.
-  void Close(absl::Status status);
-  // Does what is to be done next, unless another thread is at it; then that thread does.
-  void Pump();
-
-  // Starts the write of `write_buffer_`, which stays until WriteDone().
-  virtual void StartWriting(const grpc::ByteBuffer* message) = 0;
-  // The next step towards the end of the call, if one is due.
-  virtual Action NextEndAction() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
-  // The step after Finish(), when all frames are written.
-  virtual Action NextFinishAction() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
-
-  const std::string peer_;
-  grpc::ByteBuffer read_buffer_;  // of the one read under way
-
-  mutable Mutex mutex_;
-  CondVar changed_;
-  bool finish_requested_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  // Of an end that was decided here.
-  absl::optional<absl::Status> to_peer_ ABSL_GUARDED_BY(mutex_);
-  absl::Status to_sink_ ABSL_GUARDED_BY(mutex_);
+  // Must not run on a thread of gRPC.
+  void CancelAllAndWait(const absl::Status& reason) {
+    std::vector<std::weak_ptr<FrameStream>> streams;
+    {
+      MutexLock lock(&mutex_);
+      closing_ = true;
+      streams.swap(streams_);
+    }
+    for (const auto& weak : streams) {
+      if (auto stream = weak.lock()) stream->Cancel(reason);
+    }
+    MutexLock lock(&mutex_);
+    while (open_ > 0) changed_.Wait(&mutex_);
+  }
 
  private:
-  Action NextAction() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Those that wait and go in the next message.
-  void TakeFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Mutex mutex_;
+  CondVar changed_;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  int open_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::weak_ptr<FrameStream>> streams_ ABSL_GUARDED_BY(mutex_);
+};
 
-  const FrameDecoder decoder_;
-  std::shared_ptr<FrameSink> sink_ ABSL_GUARDED_BY(mutex_);
-  Fifo<OutgoingFrame> urgent_ ABSL_GUARDED_BY(mutex_);
-  Fifo<OutgoingFrame> normal_ ABSL_GUARDED_BY(mutex_);
-  bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool write_done_ ABSL_GUARDED_BY(mutex_) = false;
-  // Of the write under way; only the pumping thread touches them.
-  std::vector<OutgoingFrame> outgoing_;
-  grpc::ByteBuffer write_buffer_;
-  MonotonicTime write_begin_;
-  MessageBudget budget_;
+// Makes a stream of each call of gradsync.proto.FrameLink.Exchange, and gives challenges; other calls
+// are UNIMPLEMENTED, but for those that `health`, if there is one, answers. With a secret, streams
+// without a proof of it are refused.
+// Thread-safe. Must outlive the server that it is registered with.
+class FrameService : public grpc::CallbackGenericService {
+ public:
+  FrameService(StreamAcceptor acceptor, std::string secret, std::shared_ptr<GrpcHealth> health,
+               std::shared_ptr<SilenceWatch> watch)
+      : acceptor_(std::move(acceptor)),
+        checker_(std::move(secret)),
+        health_(std::move(health)),
+        watch_(std::move(watch)) {}
+
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override;
+
+  StreamRegistry& registry() { return *registry_; }
+
+ private:
+  const StreamAcceptor acceptor_;
+  ProofChecker checker_;
+  const std::shared_ptr<GrpcHealth> health_;
+  const std::shared_ptr<SilenceWatch> watch_;
+  const std::shared_ptr<StreamRegistry> registry_ = std::make_shared<StreamRegistry>();
+  AlarmClock clock_;
 };
 
 }  // namespace gradsync

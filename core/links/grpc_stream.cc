@@ -12,7 +12,7 @@
 #include "core/base/grpc_conversions.h"
 #include "core/base/status_macros.h"
 #include "core/links/grpc_channel_arguments.h"
-#include "core/links/grpc_stream_ends.h"
+#include "core/links/grpc_frame_stream.h"
 #include "core/links/silence_watch.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/server.h"

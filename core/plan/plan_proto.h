@@ -8,8 +8,6 @@
 
 #include "absl/status/statusor.h"
 #include "core/plan/plan.h"
-#include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "proto/frame.pb.h"
 #include "proto/plan.pb.h"
 

@@ -32,6 +32,9 @@ namespace gradsync {
 inline int RingNext(int rank, int world_size) { return (rank + 1) % world_size; }
 inline int RingPrevious(int rank, int world_size) { return (rank + world_size - 1) % world_size; }
 
+// Tokens that a rank of a ring has initiated and not got back.
+constexpr int kRingLead = 8;
+
 // The chunk of each stripe that `rank` initiates, and the rank that initiates `chunk`.
 inline int InitiatedChunk(int rank, int world_size) { return SendChunk(rank, 0, world_size); }
 inline int Initiator(int chunk, int world_size) { return FoldRank(chunk, 0, world_size); }

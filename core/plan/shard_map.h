@@ -1,4 +1,5 @@
-// Which server owns which chunk.
+// Which server owns which chunk, in which order workers push them, and how many may be under way,
+// over how many streams.
 //
 // Chunks go to servers by weighted round robin in the global order of buckets and slots, and the
 // state of the round robin carries on from one bucket to the next, so that every server's bytes are
@@ -18,14 +19,6 @@
 #include "core/plan/plan.h"
 
 namespace gradsync {
-
-// One chunk of one bucket.
-struct ChunkId {
-  int bucket = 0;
-  int slot = 0;
-
-  friend bool operator==(ChunkId a, ChunkId b) { return a.bucket == b.bucket && a.slot == b.slot; }
-};
 
 // Immutable after creation, hence thread-safe.
 class ShardMap {
@@ -78,6 +71,40 @@ class ServerPushOrder {
   std::vector<ChunkId> chunks_;   // as rank 0 pushes them
   std::vector<uint32_t> begins_;  // by chunk: number of the first one of its stripe
 };
+
+// Chunks that a worker may push on each stream ahead of a stripe's results (PushLeads()). More let
+// workers get further out of step (docs/grpc_link.md); fewer leave streams without chunks.
+constexpr int kPsLead = 2;
+
+// Folded chunks for which a server returns credit in one message: half of the credit.
+inline int CreditBatch(int credit) { return credit > 1 ? credit / 2 : 1; }
+
+// By server: chunks that a worker may have pushed to it without the result.
+//
+// A result is out when all workers have pushed their part, so a worker that runs ahead of the
+// slowest only takes the server's interface from it, and results come later. Workers are therefore
+// held together by results, not by what the server has taken from them (docs/grpc_link.md).
+//
+// Workers push the chunks of a stripe in different orders, so no result of a stripe is certain
+// before all have pushed all of it; a server must grant the most chunks that it owns of one stripe,
+// or all could wait for each other. With that much they cannot: whoever has pushed least has pushed
+// a whole stripe more than there are results. On top come `per_stream` chunks, at least 1, for each
+// of the server's `streams` (StreamsByServer()): those that are on their way, and those
+// that have arrived and wait for other workers' parts. Pure, thread-safe.
+std::vector<int> PushLeads(const Plan& plan, const ShardMap& shards,
+                           const std::vector<int>& streams, int per_stream);
+
+// Chunks that a server may have to hold for a worker that keeps to a lead of `lead`, credit for
+// folded ones returning in batches of half of this: it never waits for credit.
+inline int CreditFor(int lead) { return 2 * lead; }
+
+// How many streams each worker has to each server. Streams share an interface evenly, whatever they
+// carry; so where servers own different shares (mixed placement) those that own more get more
+// streams: the lightest one, the others in proportion, at most 4. Otherwise chunks for light
+// servers would run ahead of those for heavy ones, which decide when the exchange ends: 28 to 45 %
+// later than necessary in simulation (docs/cost_model.md). With equal weights every server has
+// `connections`. `weights` are ShardMap's. Pure, thread-safe.
+std::vector<int> StreamsByServer(const std::vector<double>& weights, int connections);
 
 }  // namespace gradsync
 

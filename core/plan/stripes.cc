@@ -39,13 +39,6 @@ StripeLayout StripeLayout::Run(ElementRange run) const {
   return OfRun(run.size(), world_size_, chunk_elements_, begin % (world_size_ * chunk_elements_));
 }
 
-ElementRange StripeLayout::range(int slot) const {
-  const auto clamped = [this](int64_t element) {
-    return std::clamp<int64_t>(element - lead_, 0, numel_);
-  };
-  return {clamped(slot * chunk_elements_), clamped((slot + 1) * chunk_elements_)};
-}
-
 int64_t DefaultChunkBytes(int64_t bucket_bytes, int world_size) {
   constexpr int64_t kKiB = 1024;
   const int64_t raw = bucket_bytes / (16 * world_size) / (4 * kKiB) * (4 * kKiB);

@@ -25,6 +25,7 @@
 #ifndef GRADSYNC_CORE_PLAN_STRIPES_H_
 #define GRADSYNC_CORE_PLAN_STRIPES_H_
 
+#include <algorithm>
 #include <cstdint>
 
 namespace gradsync {
@@ -40,6 +41,14 @@ struct ElementRange {
   friend bool operator==(ElementRange a, ElementRange b) {
     return a.begin == b.begin && a.end == b.end;
   }
+};
+
+// One chunk of one bucket.
+struct ChunkId {
+  int bucket = 0;
+  int slot = 0;
+
+  friend bool operator==(ChunkId a, ChunkId b) { return a.bucket == b.bucket && a.slot == b.slot; }
 };
 
 // Rank at `position` (0 first) of the fold of chunk `chunk` among `world_size` workers; the last
@@ -91,7 +100,12 @@ class StripeLayout {
   int chunk_of(int slot) const { return slot % world_size_; }
 
   // Elements of `slot`, 0 <= slot < slots(). Empty past the end of the bucket, and before its lead.
-  ElementRange range(int slot) const;
+  ElementRange range(int slot) const {
+    const auto clamped = [this](int64_t element) {
+      return std::clamp<int64_t>(element - lead_, 0, numel_);
+    };
+    return {clamped(slot * chunk_elements_), clamped((slot + 1) * chunk_elements_)};
+  }
 
  private:
   int64_t numel_ = 0;

@@ -14,7 +14,7 @@
 #include "core/base/mutex.h"
 #include "core/group/sync_handle.h"
 #include "core/group/wire_stats.h"
-#include "core/plan/step_options.h"
+#include "core/plan/plan.h"
 #include "core/shared_memory/window_group.h"
 #include "core/shared_memory/window_owner.h"
 #include "core/shared_memory/window_worker.h"

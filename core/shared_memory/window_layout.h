@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 
 namespace gradsync {
 

@@ -8,7 +8,7 @@
 #include "core/base/kernels.h"
 #include "core/base/prefetch.h"
 #include "core/base/status_macros.h"
-#include "core/plan/step_options.h"
+#include "core/plan/plan.h"
 #include "core/plan/stripes.h"
 #include "core/shared_memory/window_layout.h"
 

@@ -14,8 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "core/base/trace_recorder.h"
+#include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "core/shared_memory/window_group.h"
 
 namespace gradsync {

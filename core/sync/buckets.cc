@@ -90,14 +90,6 @@ absl::StatusOr<std::vector<GradBucket>> AllocateBuckets(const Plan& plan) {
   }
 }
 
-std::vector<BucketMemory> MemoryOf(const std::vector<GradBucket>& buckets) {
-  std::vector<BucketMemory> memory;
-  for (const GradBucket& bucket : buckets) {
-    memory.push_back({bucket.grad.floats(), bucket.param.floats(), bucket.grad.numel});
-  }
-  return memory;
-}
-
 namespace {
 
 using Slots = std::vector<std::shared_ptr<GpuMemory>>;

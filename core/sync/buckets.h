@@ -23,15 +23,6 @@ namespace gradsync {
 // host has not as many.
 absl::StatusOr<std::vector<GradBucket>> AllocateBuckets(const Plan& plan);
 
-// The raw memory of a bucket, for code that only computes. Does not own.
-struct BucketMemory {
-  float* grad = nullptr;
-  float* param = nullptr;
-  int64_t numel = 0;
-};
-
-std::vector<BucketMemory> MemoryOf(const std::vector<GradBucket>& buckets);
-
 // `numel` floats of `memory`, from `data` on. That of a fake GPU is the host's.
 FlatBuffer DeviceBuffer(const GpuApi& gpu, std::shared_ptr<const void> memory, void* data,
                         int64_t numel);

@@ -9,7 +9,6 @@
 #include "absl/types/span.h"
 #include "core/plan/codec.h"
 #include "core/plan/plan.h"
-#include "core/plan/shard_map.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {

@@ -11,6 +11,14 @@ absl::Status NoShards() {
 
 }  // namespace
 
+std::vector<BucketMemory> MemoryOf(const std::vector<GradBucket>& buckets) {
+  std::vector<BucketMemory> memory;
+  for (const GradBucket& bucket : buckets) {
+    memory.push_back({bucket.grad.floats(), bucket.param.floats(), bucket.grad.numel});
+  }
+  return memory;
+}
+
 SyncHandle GradientSync::Gather(int) { return ResolvedHandle(NoShards()); }
 
 absl::Status GradientSync::StoreParameters(int, Deadline) { return NoShards(); }

@@ -59,7 +59,6 @@
 #include "core/plan/job_spec.h"
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 
 namespace gradsync {
 
@@ -123,6 +122,15 @@ struct GradBucket {
   FlatBuffer param;
 };
 
+// The raw memory of a bucket, for code that only computes. Does not own.
+struct BucketMemory {
+  float* grad = nullptr;
+  float* param = nullptr;
+  int64_t numel = 0;
+};
+
+std::vector<BucketMemory> MemoryOf(const std::vector<GradBucket>& buckets);
+
 // Calls must not overlap, except status() and Abort(), which are thread-safe. No method throws.
 //
 // All backends answer alike, with the same code and words (core/group/sync_life.h): after a failure
@@ -149,7 +157,7 @@ class GradientSync {
   // resolution the bucket's buffers belong to the backend. Never waits for a peer. Buckets are
   // launched in index order, each once per step, steps in increasing order, and a step begins after
   // all handles of the one before were resolved; anything else is FAILED_PRECONDITION in the handle
-  // and fails the group. Every backend checks all of this (core/sync/launch_order.h).
+  // and fails the group. Every backend checks all of this (core/sync/group_sync.h).
   virtual SyncHandle Launch(const StepOptions& step, int bucket) = 0;
 
   // Only where the plan has slots of parameters: fills the bucket's `param` with what its owners

@@ -22,12 +22,17 @@
 #ifndef GRADSYNC_CORE_SYNC_GROUP_SYNC_H_
 #define GRADSYNC_CORE_SYNC_GROUP_SYNC_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "core/group/sync_handle.h"
 #include "core/group/worker_group.h"
+#include "core/plan/plan.h"
 #include "core/sync/gradient_sync.h"
 #include "core/sync/sync_engine.h"
 
@@ -46,6 +51,31 @@ absl::StatusOr<std::unique_ptr<GradientSync>> NewGroupSync(const WorkerGroup& gr
 // The same for a single worker that has nobody to tell: without threads, and a failure is settled
 // when Abort() returns. The engine must not report one.
 std::unique_ptr<GradientSync> NewSoloSync(absl::string_view name, const EngineFactory& make_engine);
+
+// Holds the callers of GradientSync::Launch to the order that all ranks share: buckets 0, 1, ...,
+// each once per step, steps in increasing order, the options of a step the same for all its
+// buckets, and no step before all handles of the one before are resolved. Every backend has one, so
+// that a caller who breaks the order is told so by all of them. Not thread-safe.
+class LaunchOrder {
+ public:
+  explicit LaunchOrder(int buckets) : buckets_(buckets) { handles_.reserve(buckets); }
+
+  // Call once per launch, before anything else. Errors: FAILED_PRECONDITION, saying what was
+  // expected and what came.
+  absl::Status Check(const StepOptions& step, int bucket);
+
+  // Call with the handle of each launch that Check() admitted; returns it.
+  SyncHandle Launched(SyncHandle handle);
+
+ private:
+  absl::Status CheckResolved(const StepOptions& next) const;
+
+  int buckets_;
+  int next_bucket_ = 0;  // of step_; buckets_ when the step is complete
+  StepOptions step_;
+  bool started_ = false;
+  std::vector<SyncHandle> handles_;  // of step_, by bucket
+};
 
 }  // namespace gradsync
 

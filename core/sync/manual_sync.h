@@ -15,7 +15,7 @@
 #include "core/plan/plan.h"
 #include "core/sync/buckets.h"
 #include "core/sync/gradient_sync.h"
-#include "core/sync/launch_order.h"
+#include "core/sync/group_sync.h"
 
 namespace gradsync {
 

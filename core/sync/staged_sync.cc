@@ -20,7 +20,7 @@
 #include "core/gpu/gpu_resources.h"
 #include "core/plan/sharding.h"
 #include "core/sync/buckets.h"
-#include "core/sync/launch_order.h"
+#include "core/sync/group_sync.h"
 
 namespace gradsync {
 namespace {

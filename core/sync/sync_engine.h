@@ -20,7 +20,6 @@
 #include "core/optim/optimizer_state.h"
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 #include "core/sync/gradient_sync.h"
 
 namespace gradsync {

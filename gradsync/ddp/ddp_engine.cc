@@ -54,8 +54,15 @@ absl::Status DdpEngine::Bind(Deadline deadline) {
     GS_ASSIGN_OR_RETURN(copies_, WeightCopies::Create(options_.copies->type, options_.copies->names,
                                                       buckets_, &parameters_));
   }
+  // Straight to the exchange, unless somebody else has to know of the bucket.
+  std::function<void(int bucket)> launch = [exchange = exchange_.get()](int bucket) {
+    exchange->Launch(bucket);
+  };
+  if (captured_step_ != nullptr || gathers_ != nullptr) {
+    launch = [this](int bucket) { LaunchBucket(bucket); };
+  }
   reducer_ = std::make_unique<BucketReducer>(
-      plan_, parameters_, [this](int bucket) { LaunchBucket(bucket); }, options_.on_gradient,
+      plan_, parameters_, std::move(launch), options_.on_gradient,
       TensorDevice(sync_->gpu().get()).is_cuda() ? BucketCopies::kTogether : BucketCopies::kEach,
       [this](int bucket) { return exchange_->MakeRoom(bucket); },
       options_.on_backward == nullptr ? std::function<absl::Status()>()

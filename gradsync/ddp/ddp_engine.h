@@ -30,7 +30,6 @@
 #include "core/group/side_channel.h"
 #include "core/optim/optimizer_state.h"
 #include "core/plan/plan.h"
-#include "core/plan/step_options.h"
 #include "core/plan/step_order.h"
 #include "core/sync/gradient_sync.h"
 #include "gradsync/ddp/bucket_reducer.h"

@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "core/gpu/gpu_api.h"
 #include "core/plan/plan.h"
-#include "core/sync/buckets.h"
-#include "gradsync/ddp/worker_optimizer.h"
+#include "core/sync/gradient_sync.h"
+#include "gradsync/ddp/step_exchange.h"
 
 namespace gradsync {
 

@@ -16,8 +16,8 @@
 #include "core/base/deadline.h"
 #include "core/base/status_macros.h"
 #include "core/links/frames.h"
-#include "core/plan/flow_control.h"
 #include "core/plan/plan_proto.h"
+#include "core/plan/shard_map.h"
 
 namespace gradsync {
 PsEngine::PsEngine(const Options& options, const Plan& plan, const ShardMap& shards,

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -27,16 +28,51 @@
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
-#include "core/plan/step_options.h"
 #include "core/sync/chunk_encoder.h"
 #include "core/sync/gradient_sync.h"
 #include "proto/parameter_server.pb.h"
-#include "ps_server/client/countdown.h"
 #include "ps_server/client/norm_gather.h"
 #include "ps_server/client/server_connection.h"
 #include "ps_server/client/server_questions.h"
 
 namespace gradsync {
+
+// Resolves a handle when a number of things has happened. Shared between everything that makes one
+// happen. Thread-safe, never blocks; but Restart() is for when nothing else is called.
+class Countdown {
+ public:
+  // `what` as in SyncPromiseSeries. Resolved, until the first Restart().
+  explicit Countdown(const std::string& what) : promises_(what) {}
+
+  // Resolved at once if there is nothing to wait for.
+  Countdown(const std::string& what, int64_t count) : Countdown(what) { Restart(-1, count); }
+
+  // The same for another step (-1: none); allocates nothing. What was counted down to before has
+  // happened.
+  void Restart(int64_t step, int64_t count) {
+    left_ = count;
+    promises_.Begin(step);
+    if (count == 0) Resolve(absl::OkStatus());
+  }
+
+  SyncHandle handle() const { return promises_.current().handle(); }
+
+  void Done() {
+    if (--left_ == 0) Resolve(absl::OkStatus());
+  }
+
+  // Done() may go on being called.
+  void Fail(absl::Status status) { Resolve(std::move(status)); }
+
+ private:
+  void Resolve(absl::Status status) {
+    const SyncPromise promise = promises_.current();  // whoever is woken may restart
+    promise.Resolve(std::move(status));
+  }
+
+  SyncPromiseSeries promises_;
+  std::atomic<int64_t> left_{0};
+};
 
 // A bucket's memory. `owner` keeps it alive as long as a stream may read it.
 struct ExchangedBucket {
@@ -63,7 +99,7 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
     std::vector<int> numbers;                 // of each among all of the job's
     std::vector<std::string> names;           // and what it is called
     std::vector<int> connections;             // streams to each
-    std::vector<int> leads;                   // and chunks on their way (core/plan/flow_control.h)
+    std::vector<int> leads;                   // and chunks on their way (core/plan/shard_map.h)
     std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null
     // A server, by its number, that the group has heard of, and that a connection does not reach for
     // `failure_timeout`, is cut off from here; others may yet have to be started.

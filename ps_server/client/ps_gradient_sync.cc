@@ -13,7 +13,6 @@
 #include "core/base/mutex.h"
 #include "core/base/status_macros.h"
 #include "core/group/heartbeat.h"
-#include "core/plan/flow_control.h"
 #include "core/plan/kinds.h"
 #include "core/plan/shard_map.h"
 #include "core/sync/buckets.h"

@@ -11,9 +11,9 @@
 #include "core/group/side_channel.h"
 #include "core/group/worker_group.h"
 #include "core/links/frame_stream.h"
-#include "core/plan/flow_control.h"
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
+#include "core/plan/shard_map.h"
 #include "proto/parameter_server.pb.h"
 
 namespace gradsync {
@@ -37,8 +37,8 @@ struct PsOptions {
   // the workers' windows (core/shared_memory/window_owner.h), and what goes over `link` is only the
   // hello, the optimizer's state and the goodbye.
   bool windows = false;
-  int connections = 2;  // streams per server; others if weights differ (core/plan/flow_control.h)
-  int lead = kPsLead;   // see core/plan/flow_control.h
+  int connections = 2;  // streams per server; others if weights differ (core/plan/shard_map.h)
+  int lead = kPsLead;   // see core/plan/shard_map.h
 };
 
 // What messages call the servers: "server 1 (127.0.0.1:4242)". Of options that are filled in.

@@ -18,7 +18,7 @@
 #include "core/base/trace_recorder.h"
 #include "core/group/wire_stats.h"
 #include "core/links/frame_stream.h"
-#include "core/plan/flow_control.h"
+#include "core/plan/shard_map.h"
 
 namespace gradsync {
 

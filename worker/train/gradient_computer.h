@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/monotonic_time.h"
-#include "core/plan/step_options.h"
+#include "core/plan/plan.h"
 #include "gradsync/ddp/ddp_engine.h"
 #include "worker/data/data_loader.h"
 #include "worker/models/create_model.h"

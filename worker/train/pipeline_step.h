@@ -12,7 +12,7 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
 #include "core/pipeline/split.h"
-#include "core/plan/step_options.h"
+#include "core/plan/plan.h"
 #include "worker/data/data_loader.h"
 #include "worker/models/model.h"
 #include "worker/train/batch_figures.h"

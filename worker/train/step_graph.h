@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/plan/step_options.h"
+#include "core/plan/plan.h"
 #include "gradsync/ddp/ddp_engine.h"
 #include "worker/data/data_loader.h"
 #include "worker/train/batch_figures.h"

@@ -8,7 +8,7 @@
 #include "core/base/deadline.h"
 #include "core/base/monotonic_time.h"
 #include "core/base/status_macros.h"
-#include "core/plan/step_options.h"
+#include "core/plan/plan.h"
 #include "worker/models/layers.h"
 #include "worker/train/job_state.h"
 #include "worker/train/training_clock.h"

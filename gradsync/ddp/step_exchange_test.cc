@@ -1,4 +1,4 @@
-#include "gradsync/ddp/worker_optimizer.h"
+#include "gradsync/ddp/step_exchange.h"
 
 #include <algorithm>
 #include <cmath>
