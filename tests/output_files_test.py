@@ -326,14 +326,5 @@ class OutputFilesTest(unittest.TestCase):
                           f"--checkpoint={self.folder / 'other'}"))
 
 
-def load_tests(loader, standard, pattern):
-    """Those of this shard, when Bazel runs the test in several."""
-    tests = [test for suite in standard for test in suite]
-    index, shards = int(os.environ.get("TEST_SHARD_INDEX", 0)), int(os.environ.get("TEST_TOTAL_SHARDS", 1))
-    if "TEST_SHARD_STATUS_FILE" in os.environ:
-        pathlib.Path(os.environ["TEST_SHARD_STATUS_FILE"]).touch()
-    return unittest.TestSuite(tests[index::shards])
-
-
 if __name__ == "__main__":
     unittest.main()
