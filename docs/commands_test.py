@@ -89,16 +89,16 @@ TRAIN_BENCH_ON_NETWORK = (*FAST_NETWORK, "--replay=benchmarks/profiles/resnet18.
 
 # Scripts of the repository, and why they do not run here. Flags must be in what --help prints.
 SCRIPTS = {
-    "tools/get_cifar10": "downloads 170 MB; //tools:get_cifar10_test runs it",
+    "tools/get_cifar10": "downloads 170 MB; //tools:scripts_test runs it",
     "tools/cifar10_to_folder": "",  # runs
     "tools/check_layers": "needs bazel; .ci/run runs it",
     "tools/check_outside": "needs bazel; .ci/run runs it",
     "tools/check_docs": "reads the checkout; .ci/run runs it",
     "tools/fuzz": "builds with clang, and fuzzes for minutes; //fuzz:replay_test feeds the same targets",
-    "tools/gpu_slot": "needs a GPU; //tools:gpu_slot_test rehearses it",
-    "tools/gpu_check": "needs a GPU; //tools:gpu_check_test runs it",
+    "tools/gpu_slot": "needs a GPU; //tools:scripts_test rehearses it",
+    "tools/gpu_check": "needs a GPU; //tools:scripts_test runs it",
     "tests/pairs_test.py": "takes an hour; //tests:pairs_test runs a part of it",
-    "tools/trace_check": "needs a trace of a GPU; //tools:trace_check_test runs it",
+    "tools/trace_check": "needs a trace of a GPU; //tools:scripts_test runs it",
     "tools/try_fresh_root": "makes a Debian root of 4 GB",
     ".ci/run": "runs this test",
     ".ci/nightly": "takes hours",
@@ -117,7 +117,7 @@ ELSEWHERE = {
     "python3": "on a machine with a GPU",
     "site=$(python3": "on a machine with a GPU",
     "export": "for the commands behind it",
-    "kubectl": "needs a Kubernetes cluster; //tests:job_files_test runs what the manifest would",
+    "kubectl": "needs a Kubernetes cluster; //tests:launchers_test runs what the manifest would",
     "./worker.stripped": "on a machine with a GPU",
     "benchmarks/decode_bench": "measures; needs a build of //benchmarks:decode_rate beside it",
     "benchmarks/profiles/make_shapes.py": "needs python3-torch, and writes into the checkout",
@@ -125,8 +125,8 @@ ELSEWHERE = {
 
 # Programs that start others, and why they do not run here.
 LAUNCHERS = {
-    "srun": "needs Slurm; //tests:slurm_test runs it where that is",
-    "sbatch": "needs Slurm; //tests:slurm_test runs it where that is",
+    "srun": "needs Slurm; //tests:hosts_test runs it where that is",
+    "sbatch": "needs Slurm; //tests:hosts_test runs it where that is",
     "torchrun": "needs Python PyTorch; //tests:launchers_test runs it where that is",
     "mpirun": "needs MPI",
 }

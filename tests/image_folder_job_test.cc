@@ -297,7 +297,7 @@ TEST_F(ImageFolderJobTest, ADiskThatDoesNotAnswerEndsTheJobWithTheFilesName) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's library must be the first that is loaded";
   std::filesystem::copy(path() + "/train/bee/2.jpg", path() + "/train/bee/hangs.jpg");
   const std::string shim =
-      "LD_PRELOAD=" + std::filesystem::absolute("tests/hanging_file.so").string();
+      "LD_PRELOAD=" + std::filesystem::absolute("tests/odd_disk.so").string();
   TestProgram late(With({"/usr/bin/env", shim}, Alone(path(), {"--timeout=3s", "--epochs=9"})));
   EXPECT_EQ(late.Finish().code, 1);
   ASSERT_FALSE(late.err().empty());

@@ -371,15 +371,5 @@ class LaunchersTest(unittest.TestCase):
         return [int(child) for child in children if b"worker" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
-def load_tests(loader, suite, pattern):
-    """Those of this shard, when Bazel runs the test in several."""
-    del loader, pattern
-    index, shards = int(os.environ.get("TEST_SHARD_INDEX", 0)), int(os.environ.get("TEST_TOTAL_SHARDS", 1))
-    if "TEST_SHARD_STATUS_FILE" in os.environ:
-        pathlib.Path(os.environ["TEST_SHARD_STATUS_FILE"]).touch()
-    tests = [test for case in suite for test in case]
-    return unittest.TestSuite(tests[index::shards])
-
-
 if __name__ == "__main__":
     unittest.main()

@@ -17,7 +17,7 @@ import unittest
 WORKER = "worker/worker"  # from the root of the runfiles, where tests start
 SERVER = "ps_server/ps_server"
 LAUNCH = "tools/launch"
-ODD_FILE_SYSTEM = os.path.abspath("tests/odd_file_system.so")
+ODD_DISK = os.path.abspath("tests/odd_disk.so")
 JOB = ["--model=mlp", "--batch_size=4", "--threads=1", "--timeout=60s"]
 PATIENCE = 200
 # Buckets whose optimizer state is more than the store takes as one value.
@@ -256,7 +256,7 @@ class OutputFilesTest(unittest.TestCase):
 
     # A job on such a disk ended at its first checkpoint, which was whole.
     def test_a_file_system_without_links_locks_and_synced_folders_is_good_enough(self):
-        odd = {"LD_PRELOAD": ODD_FILE_SYSTEM,
+        odd = {"LD_PRELOAD": ODD_DISK,
                "ASAN_OPTIONS": ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0")))}
         whole = self.run_job(WORKER, *JOB, "--steps=8")
         folder = self.folder / "odd" / "c"
@@ -324,15 +324,6 @@ class OutputFilesTest(unittest.TestCase):
         self.run_job(*job(2, "--steps=4", f"--checkpoint={folder}", "--resume"))
         self.run_job(*job(3, "--steps=2", f"--init_from={folder}/step_00000002/model.pt",
                           f"--checkpoint={self.folder / 'other'}"))
-
-
-def load_tests(loader, standard, pattern):
-    """Those of this shard, when Bazel runs the test in several."""
-    tests = [test for suite in standard for test in suite]
-    index, shards = int(os.environ.get("TEST_SHARD_INDEX", 0)), int(os.environ.get("TEST_TOTAL_SHARDS", 1))
-    if "TEST_SHARD_STATUS_FILE" in os.environ:
-        pathlib.Path(os.environ["TEST_SHARD_STATUS_FILE"]).touch()
-    return unittest.TestSuite(tests[index::shards])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 """A client written from proto/ and docs/protocol.md alone: it trains, and it attacks a job that trains.
 
-    bazel test //tests:protocol_test --test_output=all --test_arg=--mute_streams=2000
+    bazel test //tests:protocol_test --test_output=all --test_env=MUTE_STREAMS=2000
 
 Skipped where Debian's python3-grpcio or protoc is missing (tools/setup installs them)."""
+import functools
 import hashlib
 import importlib
 import os
@@ -35,12 +36,13 @@ EXCHANGE = "/gradsync.proto.FrameLink/Exchange"
 STORE = "/gradsync.proto.Rendezvous/"
 PATIENCE = 60
 # Half of them connections on which nothing is said, half of them calls.
-MUTE_STREAMS = 200
+MUTE_STREAMS = int(os.environ.get("MUTE_STREAMS", 200))
 MIB = 1 << 20
 # With address sanitizer: freed memory that is kept back counts as resident. Adds to what the caller asked for.
 SMALL_QUARANTINE = ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "quarantine_size_mb=8")))
 
 
+@functools.lru_cache(maxsize=None)
 def compile_protos():
     """Python's modules of proto/, made by protoc."""
     folder = tempfile.mkdtemp()
@@ -49,6 +51,15 @@ def compile_protos():
                    check=True)
     sys.path.insert(0, folder)
     return {name: importlib.import_module(f"proto.{name}_pb2") for name in names}
+
+
+def setUpModule():
+    global frame_pb2, parameter_server_pb2, plan_pb2, rendezvous_pb2
+    if grpc is None:
+        raise unittest.SkipTest("python3-grpcio is not installed (tools/setup)")
+    modules = compile_protos()
+    frame_pb2, parameter_server_pb2 = modules["frame"], modules["parameter_server"]
+    plan_pb2, rendezvous_pb2 = modules["plan"], modules["rendezvous"]
 
 
 def number(value):
@@ -544,13 +555,4 @@ class AttackTest(Case):
 
 
 if __name__ == "__main__":
-    if grpc is None:
-        print("skipped: python3-grpcio is not installed (tools/setup)")
-        sys.exit(0)
-    for argument in [each for each in sys.argv if each.startswith("--mute_streams=")]:
-        MUTE_STREAMS = int(argument.split("=")[1])
-        sys.argv.remove(argument)
-    modules = compile_protos()
-    frame_pb2, parameter_server_pb2 = modules["frame"], modules["parameter_server"]
-    plan_pb2, rendezvous_pb2 = modules["plan"], modules["rendezvous"]
     unittest.main(verbosity=2)

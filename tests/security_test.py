@@ -35,6 +35,13 @@ subjectAltName = IP:127.0.0.1
 """
 
 
+def setUpModule():
+    global challenge_pb2
+    if grpc is None or shutil.which("openssl") is None:
+        raise unittest.SkipTest("python3-grpcio or openssl is not installed (tools/setup)")
+    challenge_pb2 = protocol_test.compile_protos()["challenge"]
+
+
 class Certificates:
     """PEM files: NAME.pem and NAME.key, of issuers and of hosts at 127.0.0.1."""
 
@@ -205,9 +212,4 @@ class SecurityTest(protocol_test.Case):
 
 
 if __name__ == "__main__":
-    if grpc is None or shutil.which("openssl") is None:
-        print("skipped: python3-grpcio or openssl is not installed (tools/setup)")
-        sys.exit(0)
-    modules = protocol_test.compile_protos()
-    challenge_pb2 = modules["challenge"]
     unittest.main(verbosity=2)

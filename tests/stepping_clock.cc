@@ -1,5 +1,6 @@
-// A wall clock that somebody sets again and again, for LD_PRELOAD: by STEP_SECONDS, forward or
-// back, each kPeriod since the program first asked. The machine's own clock stays as it is.
+// A wall clock that somebody sets again and again, for LD_PRELOAD: by what the environment variable
+// STEP_SECONDS says, forward or back, each kPeriod since the program first asked. The machine's own
+// clock stays as it is.
 //
 // What the C library and the kernel do when CLOCK_REALTIME is set is done here, too: who waits
 // until a time of that clock waits for less, or for longer. They get what they ask for in slices,
@@ -18,6 +19,8 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 
 namespace {
 
@@ -26,6 +29,18 @@ constexpr int64_t kPeriod = kSecond / 20;
 constexpr int64_t kSlice = kSecond / 100;
 // No machine has been up for so long, and all dates are later: which clock a time is of.
 constexpr int64_t kEarliestDate = 1000000000;
+
+// None before libraries of the program are ready.
+int64_t step_seconds = 0;
+
+__attribute__((constructor)) void ReadStep(int, char**, char** environment) {
+  constexpr char kName[] = "STEP_SECONDS=";
+  for (; *environment != nullptr; ++environment) {
+    if (std::strncmp(*environment, kName, sizeof(kName) - 1) == 0) {
+      step_seconds = std::atoll(*environment + sizeof(kName) - 1);
+    }
+  }
+}
 
 // Returns -errno.
 int64_t Call(int64_t number, int64_t a = 0, int64_t b = 0, int64_t c = 0, int64_t d = 0,
@@ -62,7 +77,7 @@ int64_t WallClock() {
   const int64_t now = True(CLOCK_MONOTONIC);
   int64_t never = 0;
   begin.compare_exchange_strong(never, now);
-  return True(CLOCK_REALTIME) + (now - begin) / kPeriod * STEP_SECONDS * kSecond;
+  return True(CLOCK_REALTIME) + (now - begin) / kPeriod * step_seconds * kSecond;
 }
 
 // The end of the next slice of a wait until `date`, by CLOCK_MONOTONIC.

@@ -136,7 +136,7 @@ TEST_F(StuckProcessTest, AWorkerThatStandsStillInTheEvaluationIsNamed) {
   std::filesystem::path hangs = tests[1];
   hangs.replace_extension(".hangs" + hangs.extension().string());
   std::filesystem::rename(tests[1], hangs);
-  const std::string shim = std::filesystem::absolute("tests/hanging_file.so").string();
+  const std::string shim = std::filesystem::absolute("tests/odd_disk.so").string();
   ASSERT_EQ(setenv("LD_PRELOAD", shim.c_str(), /*replace=*/1), 0);
   ExpectThatAllNameRank1(
       Job(0, {"--topology=ring", "--data=imagefolder:" + folder.path(), "--image_size=32",

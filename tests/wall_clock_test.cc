@@ -34,17 +34,22 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// By an hour, twenty times a second.
-constexpr char kForward[] = "clock_steps_forward.so";
-constexpr char kBack[] = "clock_steps_back.so";
+// Seconds; twenty times a second.
+constexpr int kForward = 3600;
+constexpr int kBack = -3600;
 
 // Programs that are started meanwhile live by this clock; this one goes on by its own.
 class LiveBy {
  public:
-  explicit LiveBy(const std::string& clock) {
-    setenv("LD_PRELOAD", std::filesystem::absolute("tests/" + clock).c_str(), /*overwrite=*/1);
+  explicit LiveBy(int step_seconds) {
+    setenv("STEP_SECONDS", std::to_string(step_seconds).c_str(), /*overwrite=*/1);
+    const std::string clock = std::filesystem::absolute("tests/stepping_clock.so");
+    setenv("LD_PRELOAD", clock.c_str(), /*overwrite=*/1);
   }
-  ~LiveBy() { unsetenv("LD_PRELOAD"); }
+  ~LiveBy() {
+    unsetenv("LD_PRELOAD");
+    unsetenv("STEP_SECONDS");
+  }
 };
 
 // Sets `interrupt` if it still lives at the deadline.
@@ -126,12 +131,12 @@ TEST_P(WallClockTest, AJobOutlivesClocksThatAreSet) {
   // Longer waits than between two settings of the clocks are certain at the start, where each waits
   // for the other's process.
   options_.worker_flags.insert(options_.worker_flags.end(), {"--steps=30", "--timeout=60s"});
-  for (const char* clock : {kForward, kBack}) {
-    const LiveBy live_by(clock);
+  for (const int step : {kForward, kBack}) {
+    const LiveBy live_by(step);
     const auto result = Run();
     ASSERT_TRUE(result.ok()) << result.status();
     if (absl::StrContains(result->failure_detail, "no headers of Gloo")) GTEST_SKIP();
-    EXPECT_EQ(result->exit_code, 0) << clock << ": " << DescribeFailure(*result);
+    EXPECT_EQ(result->exit_code, 0) << step << ": " << DescribeFailure(*result);
   }
 }
 
@@ -185,8 +190,8 @@ INSTANTIATE_TEST_SUITE_P(Processes, LostRankTest,
 class MissingRankTest : public SteppingClockTest {};
 
 TEST_F(MissingRankTest, AMissingRankIsNoticedInTimeByClocksThatAreSet) {
-  for (const char* clock : {kForward, kBack}) {
-    const LiveBy live_by(clock);
+  for (const int step : {kForward, kBack}) {
+    const LiveBy live_by(step);
     TestProgram worker({"worker/worker", "--topology=ring", "--link=grpc", "--model=mlp",
                         "--rank=0", "--world_size=2", "--master=127.0.0.1:0", "--steps=1",
                         "--timeout=2s"});
@@ -197,8 +202,8 @@ TEST_F(MissingRankTest, AMissingRankIsNoticedInTimeByClocksThatAreSet) {
 
 // What the tests above rest on.
 TEST_F(SteppingClockTest, ProgramsSeeTheClockBeSet) {
-  for (const char* clock : {kForward, kBack}) {
-    const LiveBy live_by(clock);
+  for (const int step : {kForward, kBack}) {
+    const LiveBy live_by(step);
     TestProgram shell(
         {"/bin/bash", "-c", "a=$EPOCHSECONDS; sleep 0.2; echo $((EPOCHSECONDS - a))"});
     EXPECT_TRUE(shell.Finish().ok());
@@ -206,7 +211,7 @@ TEST_F(SteppingClockTest, ProgramsSeeTheClockBeSet) {
     int64_t seconds = 0;
     ASSERT_TRUE(absl::SimpleAtoi(shell.out()[0], &seconds)) << shell.out()[0];
     EXPECT_GE(std::abs(seconds), 3 * 3600);
-    EXPECT_EQ(seconds > 0, clock == kForward);
+    EXPECT_EQ(seconds > 0, step == kForward);
   }
 }
 

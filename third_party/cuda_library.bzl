@@ -69,14 +69,14 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
     """Defines cc_library `name` of CUDA sources; without --config=cuda it has no objects.
 
     Sources and headers see `deps` and the workspace's root as include folder, and no LibTorch: nvcc takes minutes for
-    its headers. Kernels are compiled without contraction and with IEEE division and square root. `name`_ptx is what
-    nvcc makes of the kernels before it chooses instructions of a GPU, for tests: NAME.cu.ptx for each source.
+    its headers. Kernels are compiled without contraction and with IEEE division and square root. `name`_headers are
+    `hdrs` alone, for all who may see the package. `name`_ptx is what nvcc makes of the kernels before it chooses
+    instructions of a GPU, for tests: NAME.cu.ptx for each source.
     """
     native.cc_library(
         name = name + "_headers",
         hdrs = hdrs,
         deps = deps,
-        visibility = ["//visibility:private"],
     )
     _cuda_object(
         name = name + "_objects",

@@ -35,6 +35,7 @@ class TemporaryFolderPlaceTest : public testing::Test {
   void SetUp() override {
     for (const char* name : {"TMPDIR", "TMP", "TEMP", "TEMPDIR"}) unsetenv(name);
   }
+  void TearDown() override { unsetenv("TMPDIR"); }
 };
 
 // An empty variable was an error, and the message named no folder.
