@@ -106,8 +106,9 @@ struct OutgoingFrame {
   proto::FrameHeader header;
   // Not copied: must stay valid and unchanged until `released` ran.
   absl::Span<const char> payload;
-  // Runs on any thread when nobody reads the payload any more; also when the stream failed. Must
-  // not wait, nor call into the stream. Give it two words (Release) where frames are many.
+  // Runs on any thread when nobody reads the payload any more; also when the stream failed, and
+  // then perhaps after OnClosed(). Must not wait, nor call into the stream. Give it two words
+  // (Release) where frames are many.
   Release released;
   // Frames marked so overtake queued frames that are not; order is kept among equals.
   bool urgent = false;
@@ -152,11 +153,12 @@ class FrameStream {
   // all frames arrived.
   virtual void Finish() = 0;
 
-  // Ends the stream at once; the peer sees `reason`, or UNAVAILABLE. Queued frames are dropped.
+  // Ends the stream at once: this end closes with CANCELLED. Of the accepting end the peer sees the
+  // code and message of `reason`; of the end that opened it UNAVAILABLE. Queued frames are dropped.
   virtual void Cancel(absl::Status reason) = 0;
 
-  // At the accepting end: what the peer said of itself; known before a frame is read. Empty where
-  // the link carries nothing of the kind.
+  // At the accepting end: what the peer said of itself; known before a frame is read. Rings and
+  // servers refuse a stream without it, so that only links for tests may leave it empty.
   virtual StreamProof proof() const { return {}; }
 };
 
@@ -180,8 +182,8 @@ class StreamLink {
  public:
   virtual ~StreamLink() = default;
 
-  // `address` is "host:port", port 0 for any free one.
-  // Errors: UNAVAILABLE when the port is taken or the address is not ours.
+  // `address` is "host:port", port 0 for any free one. Errors: INVALID_ARGUMENT for an address
+  // without a port; UNAVAILABLE when the port is taken or the address is not ours.
   virtual absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string& address,
                                                                  StreamAcceptor acceptor) = 0;
 
