@@ -502,10 +502,11 @@ int Main(int argc, char** argv) {
   }
   const int signal = watch.signal();
   if (!ended.ok()) return Complain(signal == 0 ? 1 : kSignalled + signal, "", ended);
-  std::printf("served %ld steps to %d workers: %.1f MB received, %.1f MB sent\n",
+  std::printf("served %ld steps to %d workers: %.1f MB received, %.1f MB sent%s\n",
               static_cast<long>(stats.steps), stats.workers,
               static_cast<double>(stats.rx_bytes) * 1e-6,
-              static_cast<double>(stats.tx_bytes) * 1e-6);
+              static_cast<double>(stats.tx_bytes) * 1e-6,
+              stats.steps > 0 && stats.rx_bytes == 0 ? "; gradients through shared memory" : "");
   if (signal == 0) return 0;
   PrintNotice("ps_server",
               absl::StrCat("ended by ", SignalName(signal), " after all workers said goodbye"));

@@ -201,6 +201,13 @@ TEST(WorkerBadInputTest, WhatCannotBeOffloaded) {
 TEST(WorkerBadInputTest, FlagsOfData) {
   const std::string images = "--data=imagefolder:/no/such/folder";
   ExpectRefused(kWorker, {"--model=mlp", images}, {"/no/such/folder/train", "does not exist"});
+  // A form that was forgotten, before the flags that go with it.
+  NewFolder folder;
+  ExpectRefused(kWorker, {"--model=mlp", "--data=" + folder.path(), "--image_size=32"},
+                {"--data: expected", "did you mean --data=imagefolder:" + folder.path()});
+  ExpectRefused(kWorker, {"--model=mlp", "--data=ImageFolder:" + folder.path(), "--image_size=32"},
+                {"--data: expected", "did you mean --data=imagefolder:" + folder.path()});
+  ExpectRefused(kWorker, {"--model=mlp", "--data=text:"}, {"--data: expected a file after"});
   ExpectRefused(kWorker, {"--model=mlp", images, "--image_size=-1"},
                 {"--image_size", "1024", "-1"});
   ExpectRefused(kWorker, {"--model=mlp", images, "--crop=oval"}, {"--crop", "padded", "oval"});

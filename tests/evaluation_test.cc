@@ -232,12 +232,28 @@ TEST_F(EvaluationTest, WhatToWriteOfTrainingMayStayOnTheCommandLineAndIsNotWritt
   }
 }
 
+// It ended well, with an accuracy for scripts to read.
+TEST_F(EvaluationTest, ALossThatIsNoNumberIsNoResult) {
+  Run(1, 0, {"--steps=1", "--lr=1e36", absl::StrCat("--checkpoint=", folder())});
+  const Flags flags = {"--model=mlp", "--evaluate_only", absl::StrCat("--resume=", folder())};
+  WorkerProcesses worker({flags});
+  EXPECT_EQ(worker[0].Finish().code, 1);
+  EXPECT_THAT(worker[0].err(),
+              ElementsAre(HasSubstr("--evaluate_only: expected a finite test loss (or "
+                                    "--allow_nonfinite), found ")));
+  WorkerProcesses allowed({With(flags, {"--allow_nonfinite"})});
+  EXPECT_EQ(allowed[0].Finish().code, 0);
+}
+
 TEST_F(EvaluationTest, AnEvaluationOfNothingIsRefused) {
+  const std::string file = temporary_.path() + "/checkpoint.pth";
+  std::ofstream(file) << "weights";
   const std::vector<std::pair<Flags, std::string>> cases = {
       {{}, "--evaluate_only: expected --init_from=FILE or --resume"},
       {{"--checkpoint=" + folder()}, "--evaluate_only: expected --init_from=FILE or --resume"},
       {{"--checkpoint=" + folder(), "--resume"}, "--checkpoint: expected a folder with a whole"},
       {{"--resume=" + folder()}, "--resume: expected a folder with a whole checkpoint"},
+      {{"--resume=" + file}, "--resume: expected a checkpoint's folder"},
       {{"--init_from=" + folder()}, "--init_from: "}};
   for (const auto& [flags, expected] : cases) {
     WorkerProcesses worker({With({"--model=mlp", "--evaluate_only"}, flags)});

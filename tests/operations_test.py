@@ -309,6 +309,23 @@ class OperationsTest(unittest.TestCase):
         self.wait_for("it goes on", lambda: ranks[0].poll() is not None or ranks[0].send_signal(signal.SIGTERM))
         self.assertEqual(ranks[0].wait(PATIENCE), 128 + signal.SIGTERM)
 
+    def test_a_worker_that_waits_for_others_says_by_which_signal_it_ends(self):
+        for number in signal.SIGTERM, signal.SIGUSR1:
+            master = f"master{int(number)}"
+            rank = self.start(WORKER, *JOB, "--topology=ring", "--world_size=2", "--rank=0", "--master=127.0.0.1:0",
+                              f"--port_file={self.folder / master}")
+            self.address(master)
+            rank.send_signal(number)
+            self.assert_ended(rank, -number,
+                              f"worker: ended by {number.name} before the first step: nothing was trained()")
+
+    def test_workers_that_were_told_no_topology_say_that_each_trains_by_itself(self):
+        apart = "without --topology=ring or ps each of 2 workers trains a model of its own"
+        for flags, said in ([], 1), (["--topology=local"], 0), (["--topology=ring"], 0):
+            job = self.start(LAUNCH, "--workers=2", "--", *JOB, "--steps=1", *flags)
+            self.sha(job)
+            self.assertEqual(job.err.read_text().count(apart), said, flags)
+
     def test_a_worker_alone_ends_after_its_step_and_says_that_nothing_is_kept(self):
         worker = self.start(WORKER, *JOB, *FOR_EVER)
         self.wait_for_step(worker, 3)

@@ -202,6 +202,20 @@ class OutputFilesTest(unittest.TestCase):
         for path in "/dev/null", "/dev/stdout":
             self.run_job(*job, *(f"--{name}={path}" for name in names if name != "trace"))
 
+    # Which of them had the last word was a matter of chance.
+    def test_ranks_that_were_told_one_file_leave_it_to_the_first(self):
+        job = [LAUNCH, "--workers=3", "--", *JOB, "--topology=ring", "--steps=2"]
+        for place in self.folder / "new.json", self.folder / "old.json":
+            if place.name == "old.json":
+                place.write_text("of a job before")
+            said = self.run_job(*job, f"--metrics_json={place}").err.read_text()
+            self.assertEqual(int(json.loads(place.read_text())["rank"]), 0)
+            self.assertEqual(said.count(f"--metrics_json={place} is one file for 3 ranks, of which rank 0 writes it"), 1, said)
+        said = self.run_job(*job, f"--metrics_json={self.folder}/of{{rank}}.json").err.read_text()
+        self.assertNotIn("is one file", said)
+        ranks = [int(json.loads((self.folder / f"of{rank}.json").read_text())["rank"]) for rank in range(3)]
+        self.assertEqual(ranks, [0, 1, 2])
+
     # The job before removed what the new one wrote there.
     def test_a_checkpoint_is_no_folder_of_checkpoints(self):
         folder = self.folder / "c"

@@ -14,6 +14,7 @@
 #include "core/base/yaml_flags.h"
 #include "core/plan/job_spec.h"
 #include "torch/version.h"
+#include "worker/data/open_dataset.h"
 #include "worker/effective_flags.h"
 #include "worker/models/model_options.h"
 
@@ -62,6 +63,8 @@ absl::Status CheckFlagsTogether(const std::vector<FlagRecord>& flags, int rank) 
   for (const FlagRecord& flag : flags) {
     // An unknown model is for CreateModel() to name.
     if (flag.name == "model" && FindModel(flag.value) == nullptr) return absl::OkStatus();
+    // Other flags depend on what kind of data they are.
+    if (flag.name == "data") GS_RETURN_IF_ERROR(CheckDataForm(UserData(flag.value)));
   }
   std::vector<std::string> overruled;
   GS_RETURN_IF_ERROR(CheckFlagEffects(WorkerFlagEffects(), flags, &overruled));

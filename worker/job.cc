@@ -1,10 +1,14 @@
 #include "worker/job.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -15,6 +19,7 @@
 #include "core/base/credentials.h"
 #include "core/base/errors.h"
 #include "core/base/grpc_health.h"
+#include "core/base/host_identity.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
 #include "core/group/drain.h"
@@ -97,6 +102,38 @@ void PrintUnguarded(Link link, const WorkerGroup& group) {
               absl::StrCat("--link=", LinkName(link),
                            " neither encrypts nor asks for the secret, and other hosts reach ",
                            group.address, "; --insecure says that the network is trusted"));
+}
+
+// Equal for two paths exactly when they lead to one regular file under one kernel, whether it is there
+// already or not; empty for another kind of file, of which each process has its own, and where the
+// system does not say.
+std::string FileOnHost(const std::string& path) {
+  const absl::StatusOr<HostIdentity> host = ReadHostIdentity();
+  if (path.empty() || !host.ok()) return "";
+  struct stat about;
+  std::error_code error;
+  std::filesystem::path file(path);
+  if (stat(path.c_str(), &about) == 0) {
+    if (!S_ISREG(about.st_mode)) return "";
+    file = std::filesystem::canonical(file, error);
+  }
+  const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
+  if (error || stat(folder.c_str(), &about) != 0) return "";
+  return absl::StrCat(host->boot_id, " ", about.st_dev, ":", about.st_ino, " ",
+                      file.filename().string());
+}
+
+// Who forgets --topology under a launcher would see one model of several.
+void PrintApart(const JobOptions& options) {
+  const int workers = options.join.meet.world_size;
+  for (const FlagRecord& flag : options.flags.flags) {
+    if (flag.name != "topology" || flag.origin != "default" || workers == 1) continue;
+    if (options.join.sync.job.topology != Topology::kLocal || options.join.mesh.cuts_model())
+      continue;
+    PrintNotice("worker",
+                absl::StrCat("without --topology=ring or ps each of ", workers,
+                             " workers trains a model of its own, and rank 0's is shown"));
+  }
 }
 
 void PrintLine(absl::string_view line) {
@@ -202,6 +239,7 @@ class Job {
     if (options_.trainer.gpu != nullptr || rank() == 0) {
       PrintDevice(options_.trainer.gpu.get(), options_.log_every);
     }
+    if (rank() == 0) PrintApart(options_);
     if (rank() == 0) GS_RETURN_IF_ERROR(ShowFlags(options_.flags, options_.log_every > 0));
     options_.trainer.checkpoint.say = PrintLine;
     options_.trainer.synchronised =
@@ -235,11 +273,31 @@ class Job {
     return bound;
   }
 
+  // Of ranks that were told the same file of one host for their records the first writes it.
+  absl::Status ShareRecords() {
+    if (!options_.trainer.synchronised) return absl::OkStatus();
+    const std::string own = FileOnHost(options_.metrics_json);
+    GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                        workers_->AllGather(own, Deadline::In(options_.join.meet.timeout)));
+    if (own.empty()) return absl::OkStatus();
+    const auto first = std::find(all.begin(), all.end(), own) - all.begin();
+    if (first != rank()) {
+      options_.metrics_json.clear();
+    } else if (std::count(all.begin(), all.end(), own) > 1) {
+      PrintNotice("worker",
+                  absl::StrCat("--metrics_json=", options_.metrics_json, " is one file for ",
+                               std::count(all.begin(), all.end(), own), " ranks, of which rank ",
+                               rank(), " writes it; {rank} in its name gives each its own"));
+    }
+    return absl::OkStatus();
+  }
+
   // The trainer to those whom this rank has joined.
   absl::Status Bind() {
     PrintUnguarded(options_.join.sync.job.link, member_->group());
     if (rank() == 0) PrintServersInWorkers(member_->options(), options_.log_every);
     workers_ = std::make_unique<SideChannel>(member_->group(), "workers");
+    GS_RETURN_IF_ERROR(ShareRecords());
     GS_ASSIGN_OR_RETURN(places_, ModelPlaces::Open(*member_, options_.model_links));
     return trainer_->Bind(&member_->sync(), &member_->side_channel(), workers_.get(),
                           places_->pipeline(), places_->slice());

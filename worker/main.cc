@@ -291,7 +291,7 @@ int PrintModel(const TrainerOptions& options) {
 int main(int argc, char** argv) {
   gradsync::SayWhyItEnds();
   gradsync::UseSystemResolver();
-  gradsync::EndBySignalsAsFirstProcess();
+  gradsync::EndBySignals("worker", "the first step: nothing was trained");
   gradsync::KeepFreedMemory();
   gradsync::RaiseFileLimit();
   gradsync::ParsedFlags parsed =

@@ -97,9 +97,10 @@ absl::Status CheckData(const CompareOptions& options) {
   for (Split split : {Split::kTrain, Split::kTest}) {
     const absl::Status status = tokens ? OpenTokens(options.data, split, /*context=*/1).status()
                                        : OpenDataset(options.data, split).status();
-    if (!status.ok()) {
+    if (!status.ok() && !absl::StartsWith(status.message(), "--")) {
       return absl::Status(status.code(), absl::StrCat("--data: ", status.message()));
     }
+    GS_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }

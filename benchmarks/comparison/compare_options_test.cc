@@ -269,7 +269,7 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
        "resnext50_32x4d, resnext101_32x8d, resnext101_64x4d, wide_resnet50_2, wide_resnet101_2, "
        "vgg16, vgg16_bn, vit_s_16, gpt, mlp, found \"resnet19\""},
       {[](Options& o) { o.stem = "root"; }, "--stem: "},
-      {[](Options& o) { o.data = "mnist"; }, "--data: unknown data 'mnist'"},
+      {[](Options& o) { o.data = "mnist"; }, "--data: expected synthetic, "},
       {[](Options& o) { o.data = "cifar10:/no/such/folder"; }, "--data: "},
       {[](Options& o) { o.steps = 3; },
        "--steps: expected more than --warmup_steps=3, found \"3\""},

@@ -134,8 +134,10 @@ absl::Status CheckListener(const Credentials& credentials, absl::string_view add
   const absl::StatusOr<HostPort> place = ParseHostPort(address);
   if (place.ok() && IsLoopback(place->host)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "--insecure: expected TLS (--tls_cert), a secret (--secret_file) or this flag to listen at ",
-      address, ", which other hosts may reach, found none of them"));
+      "--insecure: expected TLS (--tls_cert), a secret (--secret_file, GRADSYNC_JOB_KEY) or this "
+      "flag to listen at ",
+      place.ok() && place->port == 0 ? place->host : address,
+      ", which other hosts may reach, found none of them"));
 }
 
 }  // namespace gradsync

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 
 #include "absl/strings/str_cat.h"
@@ -39,6 +40,9 @@ void Print(Severity severity, absl::string_view program, absl::string_view messa
 
 std::atomic<int64_t> first_interrupt{0};  // nanoseconds of the monotonic clock
 std::atomic<int> first_signal{0};
+
+// Of EndBySignals(), by signal.
+std::string* ending_lines[NSIG] = {};
 
 bool AnnouncesTheEnd(int signal) {
   return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGHUP;
@@ -157,10 +161,19 @@ void CatchInterrupts() { HandleEndingSignals(HandleSignal); }
 
 void CatchFirstInterrupt() { HandleEndingSignals(HandleFirstSignal); }
 
-void EndBySignalsAsFirstProcess() {
-  UnblockEndingSignals();
-  if (getpid() != 1) return;
-  HandleEndingSignals([](int caught) { _exit(128 + caught); });
+void EndBySignals(absl::string_view program, absl::string_view before) {
+  for (int signal : EndingSignals()) {
+    ending_lines[signal] = new std::string(
+        absl::StrCat(program, ": ended by SIG", sigabbrev_np(signal), " before ", before, "\n"));
+  }
+  HandleEndingSignals([](int caught) {
+    const std::string& line = *ending_lines[caught];
+    if (write(STDERR_FILENO, line.data(), line.size()) < 0) {  // nobody is left to tell
+    }
+    if (getpid() == 1) _exit(128 + caught);
+    std::signal(caught, SIG_DFL);
+    raise(caught);  // delivered when this handler has returned
+  });
 }
 
 void OutliveReaders() { std::signal(SIGPIPE, SIG_IGN); }

@@ -57,11 +57,11 @@ void CatchInterrupts();
 // CatchInterrupts().
 void CatchFirstInterrupt();
 
-// The kernel keeps signals from the first process of a container for which it has no handler, so that
-// SIGTERM would do nothing until it is killed. In such a process, EndingSignals() end it from here
-// on, at once, with the code 128 + the signal's number; in others they do what they do. Call it
-// once, from main, before handlers for them are set.
-void EndBySignalsAsFirstProcess();
+// From here on EndingSignals() end this process with a line on stderr, "program: ended by SIGTERM
+// before ...", as they would without; also in the first process of a container, from which the kernel
+// keeps signals that have no handler: that one ends with the code 128 + the signal's number. Call it
+// once, from main, before other handlers for them are set.
+void EndBySignals(absl::string_view program, absl::string_view before);
 
 // From now on a write to a pipe or a terminal that nobody reads any more fails, as one to a full disk does,
 // and does not end the process: for programs that have more to keep than what they print. Call it once,

@@ -431,8 +431,10 @@ class Fitting {
     std::set<std::string> all = difference_.names();
     all.insert(wanted_names_.begin(), wanted_names_.end());
     const std::string regex = RegexFor(difference_.names(), all);
-    return absl::StrCat("; --init_skip=", regex.empty() ? "REGEX" : absl::StrCat("'", regex, "'"),
-                        " starts without these");
+    if (regex.empty()) {
+      return "; is it of another --model? --init_skip=REGEX starts without what it matches";
+    }
+    return absl::StrCat("; --init_skip='", regex, "' starts without these");
   }
 
   // "its entry "model", without the prefix "module.": "

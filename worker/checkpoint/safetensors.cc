@@ -131,6 +131,18 @@ absl::StatusOr<Place> ReadEntry(const std::string& name, const Value& value, uin
   return place;
 }
 
+// `begin`: at which byte of the file the tensors begin, `bytes`: how many it has of them.
+absl::Status CheckWhole(const Struct& header, uint64_t begin, uint64_t bytes) {
+  uint64_t end = 0;
+  for (const auto& [name, value] : header.fields()) {
+    const auto offsets = IntegersIn(value.struct_value(), "data_offsets");
+    if (offsets.has_value() && offsets->size() == 2) end = std::max(end, (*offsets)[1]);
+  }
+  if (end <= bytes) return absl::OkStatus();
+  return Damaged(absl::StrCat("cut off: it ends at byte ", begin + bytes,
+                              ", and by its header its tensors end at byte ", begin + end));
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> EncodeSafetensors(const Safetensors& content) {
@@ -192,6 +204,7 @@ absl::StatusOr<Safetensors> DecodeSafetensors(absl::string_view file,
                                 sizeof(length) + length, ", is not JSON"));
   }
   const absl::string_view data = file.substr(length);
+  GS_RETURN_IF_ERROR(CheckWhole(header, sizeof(length) + length, data.size()));
 
   Safetensors content;
   std::vector<Place> places;

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -396,8 +397,16 @@ absl::Status CheckFormat(absl::string_view file) {
         "expected the zip format of torch.save, found its legacy format from before PyTorch 1.6;"
         " in Python, torch.save(torch.load(FILE, map_location=\"cpu\"), NEW) writes it anew");
   }
-  return absl::InvalidArgumentError(
-      "expected a zip archive as torch.save writes it, or safetensors, found another kind of file");
+  absl::string_view found = "another kind of file";
+  if (file.empty()) {
+    found = "an empty file";
+  } else if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(file), "<")) {
+    found = "HTML or XML, such as a page that a server sent instead";
+  } else if (absl::StartsWith(file, "version https://git-lfs")) {
+    found = "a pointer of Git LFS, for which `git lfs pull` fetches the file";
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "expected a zip archive as torch.save writes it, or safetensors, found ", found));
 }
 
 // The archive's own folder is that of its first entry. Errors: INVALID_ARGUMENT for a zip archive of

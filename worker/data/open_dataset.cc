@@ -1,5 +1,7 @@
 #include "worker/data/open_dataset.h"
 
+#include <sys/stat.h>
+
 #include <atomic>
 #include <exception>
 #include <map>
@@ -11,9 +13,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "core/base/errors.h"
 #include "core/base/mutex.h"
 #include "core/base/status_macros.h"
 #include "core/base/thread.h"
@@ -23,6 +28,13 @@
 
 namespace gradsync {
 namespace {
+
+// What begins a --data flag, and what follows.
+constexpr std::pair<absl::string_view, absl::string_view> kForms[] = {
+    {"synthetic:", "a number of pixels"},
+    {"cifar10:", "a folder"},
+    {"imagefolder:", "a folder"},
+    {"text:", "a file"}};
 
 class SkippingDataset : public ImageDataset {
  public:
@@ -59,7 +71,11 @@ class SkippingDataset : public ImageDataset {
       const absl::Status noted = Note(sample, example.status());
       if (!noted.ok()) return noted;
       sample = (sample + 1) % size();
-      if (sample == index) return example;  // none can be read
+      if (sample == index) {
+        return absl::DataLossError(
+            absl::StrCat("--skip_damaged: none of the ", size(),
+                         " files can be read; the last one: ", example.status().message()));
+      }
     }
   }
 
@@ -130,16 +146,44 @@ std::shared_ptr<const ImageDataset> SkipDamaged(std::shared_ptr<const ImageDatas
   return std::make_shared<const SkippingDataset>(std::move(dataset), std::move(options));
 }
 
+absl::Status CheckDataForm(absl::string_view spec) {
+  if (spec == "synthetic") return absl::OkStatus();
+  const std::string lower = absl::AsciiStrToLower(spec);
+  std::string hint;
+  for (const auto& [form, rest] : kForms) {
+    const absl::string_view given = spec.substr(0, form.size());
+    if (given == form && spec.size() > form.size()) return absl::OkStatus();
+    if (given == form) {
+      return FlagError("data", absl::StrCat(rest, " after \"", form, "\""), spec);
+    }
+    if (absl::StartsWith(lower, form) && spec.size() > form.size()) {
+      hint = absl::StrCat(form, spec.substr(form.size()));
+    }
+  }
+  struct stat about;
+  if (hint.empty() && !spec.empty() && stat(std::string(spec).c_str(), &about) == 0) {
+    const bool cifar10 = stat(absl::StrCat(spec, "/data_batch_1.bin").c_str(), &about) == 0 ||
+                         stat(absl::StrCat(spec, "/cifar-10-batches-bin").c_str(), &about) == 0;
+    const bool folder = stat(absl::StrCat(spec, "/.").c_str(), &about) == 0;
+    hint = absl::StrCat(cifar10 ? "cifar10:" : folder ? "imagefolder:" : "text:", spec);
+  }
+  const absl::Status status = FlagError(
+      "data", "synthetic, synthetic:PIXELS, cifar10:DIR, imagefolder:DIR or text:FILE", spec);
+  if (hint.empty()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat(status.message(), "; did you mean --data=", hint, "?"));
+}
+
 absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_view spec, Split split,
                                                                 const DatasetOptions& more) {
+  GS_RETURN_IF_ERROR(CheckDataForm(spec));
   absl::string_view pixels = spec;
   const bool sized = absl::ConsumePrefix(&pixels, "synthetic:") && !pixels.empty();
   if (spec == "synthetic" || sized) {
     SyntheticDataset::Options options;
     if (sized && (!absl::SimpleAtoi(pixels, &options.pixels) || options.pixels < 8 ||
                   options.pixels > 1024 || options.pixels % 2 != 0)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "data '", spec, "': expected synthetic:PIXELS with an even number from 8 to 1024"));
+      return FlagError("data", "synthetic:PIXELS with an even number from 8 to 1024", spec);
     }
     options.seed = more.seed;
     options.split = split;
@@ -159,9 +203,7 @@ absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_vie
     if (more.skip_damaged == 0) return dataset;
     return SkipDamaged(std::move(dataset), {more.skip_damaged, more.say});
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown data '", spec,
-                   "': expected synthetic, synthetic:PIXELS, cifar10:DIR or imagefolder:DIR"));
+  return FlagError("data", "images, not text", spec);
 }
 
 absl::StatusOr<SampleReport> CheckSamples(const ImageDataset& dataset, int threads) {

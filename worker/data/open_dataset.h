@@ -42,13 +42,17 @@ struct DatasetOptions {
   std::function<void(absl::string_view line)> say;
 };
 
+// Whether `spec` has one of the forms of a --data flag: those of OpenDataset(), or text:FILE. What it
+// names is looked at only to say which form may have been meant.
+// Errors: INVALID_ARGUMENT naming --data, what was expected and what came.
+absl::Status CheckDataForm(absl::string_view spec);
+
 // Opens the dataset that `spec` names: `synthetic` (worker/data/synthetic_dataset.h),
 // `synthetic:PIXELS` (images so high and wide, an even number from 8 to 1024), `cifar10:DIR`
 // (worker/data/cifar10.h), or `imagefolder:DIR` (worker/data/image_folder.h). Blocks while files
 // are read. The caller owns the result; it is immutable and may be shared by threads.
 //
-// Errors: INVALID_ARGUMENT for another spec, with the ones that exist; else those of Cifar10::Open
-// and ImageFolder::Open.
+// Errors: those of CheckDataForm(), Cifar10::Open and ImageFolder::Open.
 absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_view spec, Split split,
                                                                 const DatasetOptions& options = {});
 

@@ -1,6 +1,10 @@
 #include "worker/data/open_dataset.h"
 
+#include <sys/stat.h>
+
+#include <cerrno>
 #include <cstdint>
+#include <fstream>
 #include <set>
 #include <string>
 #include <utility>
@@ -14,9 +18,12 @@
 namespace gradsync {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 // Ten samples of one pixel, whose labels are their numbers; some fail.
 class Numbers : public ImageDataset {
@@ -81,7 +88,11 @@ TEST(SkipDamagedTest, WhereNothingCanBeReadTheErrorIsThatOfASample) {
   std::set<int64_t> all;
   for (int64_t i = 0; i < 10; ++i) all.insert(i);
   const Skipping skipping(std::make_shared<Numbers>(all), 100);
-  EXPECT_EQ(skipping.Label(5).status().code(), absl::StatusCode::kDataLoss);
+  const absl::Status status = skipping.Label(5).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(
+      std::string(status.message()),
+      AllOf(StartsWith("--skip_damaged: none of the 10 files can be read"), EndsWith("bad 5")));
 }
 
 TEST(SkipDamagedTest, OtherErrorsAreNoDamage) {
@@ -142,10 +153,33 @@ TEST(OpenDatasetTest, UnknownSpecListsWhatExists) {
        {"", "mnist", "cifar10", "cifar10:", "synthetic:", "imagefolder:", "CIFAR10:/x"}) {
     const auto dataset = OpenDataset(spec, Split::kTrain);
     EXPECT_EQ(dataset.status().code(), absl::StatusCode::kInvalidArgument) << spec;
-    EXPECT_THAT(dataset.status().message(),
-                HasSubstr("synthetic, synthetic:PIXELS, cifar10:DIR or imagefolder:DIR"))
+    EXPECT_THAT(
+        std::string(dataset.status().message()),
+        AllOf(StartsWith("--data: expected "), EndsWith(absl::StrCat("found \"", spec, "\""))))
         << spec;
   }
+}
+
+TEST(OpenDatasetTest, AFormThatWasForgottenIsNamed) {
+  const std::string folder = testing::TempDir() + "/pictures";
+  ASSERT_TRUE(mkdir(folder.c_str(), 0755) == 0 || errno == EEXIST);
+  const std::string file = folder + "/words.txt";
+  std::ofstream(file) << "words";
+  const auto hint = [](absl::string_view spec) {
+    const std::string message(CheckDataForm(spec).message());
+    const size_t at = message.find("; did you mean ");
+    return at == std::string::npos ? "" : message.substr(at + 15);
+  };
+  EXPECT_EQ(hint(folder), "--data=imagefolder:" + folder + "?");
+  EXPECT_EQ(hint(file), "--data=text:" + file + "?");
+  EXPECT_EQ(hint("ImageFolder:/x"), "--data=imagefolder:/x?");
+  EXPECT_EQ(hint("Synthetic:32"), "--data=synthetic:32?");
+  EXPECT_EQ(hint("no/such/folder"), "");
+  EXPECT_EQ(hint("imagefolder:"), "");
+  std::ofstream(folder + "/data_batch_1.bin") << "";
+  EXPECT_EQ(hint(folder), "--data=cifar10:" + folder + "?");
+  EXPECT_TRUE(CheckDataForm("text:" + file).ok());
+  EXPECT_TRUE(CheckDataForm("imagefolder:/no/such/place").ok());
 }
 
 }  // namespace

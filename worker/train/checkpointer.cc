@@ -1,5 +1,7 @@
 #include "worker/train/checkpointer.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -193,6 +195,14 @@ absl::Status Checkpointer::FindStart() {
   }
   if (options_.resume == CheckpointOptions::Resume::kPath) {
     const std::string path = FollowLink(*files_, Absolute(options_.resume_path));
+    struct stat about;
+    if (stat(path.c_str(), &about) == 0 && !S_ISDIR(about.st_mode)) {
+      return FlagError(
+          "resume",
+          "a checkpoint's folder, or one of checkpoints (--init_from=FILE begins a new "
+          "job with a file's weights)",
+          path);
+    }
     absl::StatusOr<Checkpoint> given = Checkpoint::Open(*files_, path);
     if (given.ok()) {
       GS_RETURN_IF_ERROR(given->Check(*files_));

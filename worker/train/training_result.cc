@@ -1,6 +1,7 @@
 #include "worker/train/training_result.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -82,6 +83,12 @@ absl::Status Conclude(TrainingJob& job, JobEvaluation& evaluation, TrainingResul
   result->averaged = job.average() != nullptr;
   if (job.options().evaluate_only || (job.options().evaluate && !result->stopped)) {
     GS_ASSIGN_OR_RETURN(const Evaluations tested, evaluation.NewestAfter(result->last_step));
+    const double loss = tested.judged().loss;
+    if (job.options().evaluate_only && !job.options().allow_nonfinite && !std::isfinite(loss)) {
+      return absl::InternalError(absl::StrCat(
+          "--evaluate_only: expected a finite test loss (or --allow_nonfinite), found ",
+          std::isnan(loss) ? "NaN" : "infinity"));
+    }
     result->weights_test_loss = tested.weights.loss;
     result->weights_test_accuracy = tested.weights.accuracy;
     result->test_samples = tested.judged().samples;
