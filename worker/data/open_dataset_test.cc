@@ -92,7 +92,7 @@ TEST(SkipDamagedTest, WhereNothingCanBeReadTheErrorIsThatOfASample) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(
       std::string(status.message()),
-      AllOf(StartsWith("--skip_damaged: none of the 10 files can be read"), EndsWith("bad 5")));
+      AllOf(StartsWith("--skip_damaged: none of the 10 files can be read"), EndsWith("bad 4")));
 }
 
 TEST(SkipDamagedTest, OtherErrorsAreNoDamage) {
@@ -155,7 +155,7 @@ TEST(OpenDatasetTest, UnknownSpecListsWhatExists) {
     EXPECT_EQ(dataset.status().code(), absl::StatusCode::kInvalidArgument) << spec;
     EXPECT_THAT(
         std::string(dataset.status().message()),
-        AllOf(StartsWith("--data: expected "), EndsWith(absl::StrCat("found \"", spec, "\""))))
+        AllOf(StartsWith("--data: expected "), HasSubstr(absl::StrCat("found \"", spec, "\""))))
         << spec;
   }
 }
