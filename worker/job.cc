@@ -239,7 +239,6 @@ class Job {
     if (options_.trainer.gpu != nullptr || rank() == 0) {
       PrintDevice(options_.trainer.gpu.get(), options_.log_every);
     }
-    if (rank() == 0) PrintApart(options_);
     if (rank() == 0) GS_RETURN_IF_ERROR(ShowFlags(options_.flags, options_.log_every > 0));
     options_.trainer.checkpoint.say = PrintLine;
     options_.trainer.synchronised =
@@ -295,6 +294,7 @@ class Job {
   // The trainer to those whom this rank has joined.
   absl::Status Bind() {
     PrintUnguarded(options_.join.sync.job.link, member_->group());
+    if (rank() == 0) PrintApart(options_);
     if (rank() == 0) PrintServersInWorkers(member_->options(), options_.log_every);
     workers_ = std::make_unique<SideChannel>(member_->group(), "workers");
     GS_RETURN_IF_ERROR(ShareRecords());

@@ -105,9 +105,8 @@ absl::optional<Cluster> ClusterOf(const StepTraceOptions& trace, const SyncOptio
     case Topology::kLocal:
       return absl::nullopt;
     case Topology::kPs:
-      break;
     case Topology::kRing:
-      cluster.ring = true;
+      cluster.ring = job.topology == Topology::kRing;
   }
   cluster.placement = options.servers_in_workers ? Placement::kColocated : trace.placement;
   cluster.servers = static_cast<int>(options.servers.size());
