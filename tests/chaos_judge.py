@@ -80,7 +80,7 @@ class Judge:
         """Whether its launcher ended it, which says why, before it had met anybody long enough to miss one."""
         settle = 0 if any("exit code 2]" in line for line in self.job.launch_err) else SETTLE
         ended = self.job.launch_failed_at is not None and process.ended_at > self.job.launch_failed_at + settle - 0.5
-        told = not said or "told to end by SIGTERM" in said[-1]
+        told = not said or re.search("told to end by SIGTERM|ended by SIGTERM before the first step", said[-1]) is not None
         if process.connected_at is not None and took < self.job.options.failure_timeout:
             # Others may have taken steps, which the end of a server drains.
             told = told or "ended by SIGTERM" in said[-1]
