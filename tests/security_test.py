@@ -200,7 +200,7 @@ class SecurityTest(protocol_test.Case):
                 ([*self.certificates.flags(issuer=None), f"--tls_ca={path('host.key')}"], "--tls_ca: expected PEM certificates"),
                 ([f"--tls_ca={path('issuer.pem')}"], "--tls_cert: expected a certificate, to listen at"),
                 ([f"--secret_file={empty}"], "--secret_file: expected a file with a secret"),
-                (["--listen=0.0.0.0:0"], "--insecure: expected TLS (--tls_cert), a secret (--secret_file) or this flag"),
+                (["--listen=0.0.0.0:0"], "--insecure: expected TLS (--tls_cert), a secret (--secret_file, GRADSYNC_JOB_KEY) or this flag"),
                 (["--listen=localhost.example:0"], "--insecure: expected TLS")):
             text = self.ends_at_once([SERVER, *flags], expected, code=2)
             self.assertEqual(text.count("\n"), 1, text)
