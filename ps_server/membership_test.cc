@@ -133,7 +133,7 @@ TEST_F(MembershipTest, AServerThatDoesNotReachTheStoreTriesAgain) {
   std::thread main([this] { EXPECT_EQ(server_->Wait(), absl::OkStatus()); });
   const std::string beat = ServerBeatKey("test/0/", 7);
   EXPECT_EQ(store_->local()->Get(beat, Deadline::In(absl::Seconds(30))).status(), absl::OkStatus());
-  EXPECT_EQ(attempts_, 3);
+  EXPECT_GE(attempts_, 3);  // on a slow machine one that would have come through may take too long
   proto::FrameHeader header;
   header.set_kind(Kind::GOODBYE);
   for (const auto& worker : workers_) {
