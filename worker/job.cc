@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -22,6 +21,7 @@
 #include "core/base/host_identity.h"
 #include "core/base/program_main.h"
 #include "core/base/status_macros.h"
+#include "core/base/write_file.h"
 #include "core/group/drain.h"
 #include "core/group/group_error.h"
 #include "core/group/mesh.h"
@@ -104,32 +104,23 @@ void PrintUnguarded(Link link, const WorkerGroup& group) {
                            group.address, "; --insecure says that the network is trusted"));
 }
 
-// Equal for two paths exactly when they lead to one regular file under one kernel, whether it is there
-// already or not; empty for another kind of file, of which each process has its own, and where the
-// system does not say.
+// Equal for two paths exactly when their records would be one file under one kernel
+// (FileReplacedAt()), in whatever mount namespaces; empty where the system does not say.
 std::string FileOnHost(const std::string& path) {
   const absl::StatusOr<HostIdentity> host = ReadHostIdentity();
-  if (path.empty() || !host.ok()) return "";
-  struct stat about;
-  std::error_code error;
-  std::filesystem::path file(path);
-  if (stat(path.c_str(), &about) == 0) {
-    if (!S_ISREG(about.st_mode)) return "";
-    file = std::filesystem::canonical(file, error);
-  }
-  const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
-  if (error || stat(folder.c_str(), &about) != 0) return "";
-  return absl::StrCat(host->boot_id, " ", about.st_dev, ":", about.st_ino, " ",
+  const std::filesystem::path file = path.empty() ? "" : FileReplacedAt(path);
+  struct stat folder;
+  if (file.empty() || !host.ok() || stat(file.parent_path().c_str(), &folder) != 0) return "";
+  return absl::StrCat(host->boot_id, " ", folder.st_dev, ":", folder.st_ino, " ",
                       file.filename().string());
 }
 
 // Who forgets --topology under a launcher would see one model of several.
 void PrintApart(const JobOptions& options) {
   const int workers = options.join.meet.world_size;
+  if (workers == 1 || options.trainer.synchronised) return;
   for (const FlagRecord& flag : options.flags.flags) {
-    if (flag.name != "topology" || flag.origin != "default" || workers == 1) continue;
-    if (options.join.sync.job.topology != Topology::kLocal || options.join.mesh.cuts_model())
-      continue;
+    if (flag.name != "topology" || flag.origin != "default") continue;
     PrintNotice("worker",
                 absl::StrCat("without --topology=ring or ps each of ", workers,
                              " workers trains a model of its own, and rank 0's is shown"));
@@ -280,13 +271,14 @@ class Job {
                         workers_->AllGather(own, Deadline::In(options_.join.meet.timeout)));
     if (own.empty()) return absl::OkStatus();
     const auto first = std::find(all.begin(), all.end(), own) - all.begin();
+    const auto ranks = std::count(all.begin(), all.end(), own);
     if (first != rank()) {
       options_.metrics_json.clear();
-    } else if (std::count(all.begin(), all.end(), own) > 1) {
+    } else if (ranks > 1) {
       PrintNotice("worker",
-                  absl::StrCat("--metrics_json=", options_.metrics_json, " is one file for ",
-                               std::count(all.begin(), all.end(), own), " ranks, of which rank ",
-                               rank(), " writes it; {rank} in its name gives each its own"));
+                  absl::StrCat("--metrics_json=", options_.metrics_json, " is one file for ", ranks,
+                               " ranks, of which rank ", rank(),
+                               " writes it; {rank} in its name gives each its own"));
     }
     return absl::OkStatus();
   }

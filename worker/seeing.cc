@@ -101,13 +101,7 @@ absl::optional<Cluster> ClusterOf(const StepTraceOptions& trace, const SyncOptio
     return absl::nullopt;
   }
   Cluster cluster;
-  switch (job.topology) {
-    case Topology::kLocal:
-      return absl::nullopt;
-    case Topology::kPs:
-    case Topology::kRing:
-      cluster.ring = job.topology == Topology::kRing;
-  }
+  cluster.ring = job.topology == Topology::kRing;
   cluster.placement = options.servers_in_workers ? Placement::kColocated : trace.placement;
   cluster.servers = static_cast<int>(options.servers.size());
   cluster.returned = job.update == UpdateSite::kOwner ? Returned::kParameters : Returned::kMean;

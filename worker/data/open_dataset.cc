@@ -178,7 +178,7 @@ absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_vie
                                                                 const DatasetOptions& more) {
   GS_RETURN_IF_ERROR(CheckDataForm(spec));
   absl::string_view pixels = spec;
-  const bool sized = absl::ConsumePrefix(&pixels, "synthetic:") && !pixels.empty();
+  const bool sized = absl::ConsumePrefix(&pixels, "synthetic:");
   if (spec == "synthetic" || sized) {
     SyntheticDataset::Options options;
     if (sized && (!absl::SimpleAtoi(pixels, &options.pixels) || options.pixels < 8 ||
@@ -190,12 +190,12 @@ absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_vie
     return std::make_shared<const SyntheticDataset>(options);
   }
   absl::string_view directory = spec;
-  if (absl::ConsumePrefix(&directory, "cifar10:") && !directory.empty()) {
+  if (absl::ConsumePrefix(&directory, "cifar10:")) {
     GS_ASSIGN_OR_RETURN(std::unique_ptr<Cifar10> dataset, Cifar10::Open(directory, split));
     return std::shared_ptr<const ImageDataset>(std::move(dataset));
   }
   directory = spec;
-  if (absl::ConsumePrefix(&directory, "imagefolder:") && !directory.empty()) {
+  if (absl::ConsumePrefix(&directory, "imagefolder:")) {
     ImageFolderOptions images = more.images;
     images.list_irregular_files |= more.skip_damaged > 0;
     GS_ASSIGN_OR_RETURN(std::shared_ptr<const ImageDataset> dataset,

@@ -1,7 +1,5 @@
 #include "worker/train/checkpointer.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -195,8 +193,8 @@ absl::Status Checkpointer::FindStart() {
   }
   if (options_.resume == CheckpointOptions::Resume::kPath) {
     const std::string path = FollowLink(*files_, Absolute(options_.resume_path));
-    struct stat about;
-    if (stat(path.c_str(), &about) == 0 && !S_ISDIR(about.st_mode)) {
+    std::error_code error;
+    if (std::filesystem::exists(path, error) && !std::filesystem::is_directory(path, error)) {
       return FlagError(
           "resume",
           "a checkpoint's folder, or one of checkpoints (--init_from=FILE begins a new "
