@@ -12,6 +12,7 @@
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
 #include "core/links/stream_test_util.h"
+#include "core/links/tcp_stream.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -34,6 +35,7 @@ std::vector<LinkKind> LinkKinds() {
       {"in_process", [] { return NewInProcessLink(); }},
       {"in_process_unkind", [unkind] { return NewInProcessLink(unkind); }},
       {"grpc", [] { return NewGrpcLink(); }},
+      {"tcp", [] { return NewTcpLink(); }},
       {"near", [] { return NewNearLink(NewGrpcLink(), StreamProof()); }},
   };
 }

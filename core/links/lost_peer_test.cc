@@ -13,6 +13,7 @@
 #include "core/base/monotonic_time.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/stream_test_util.h"
+#include "core/links/tcp_stream.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -61,11 +62,29 @@ class PeerProcess {
 
 Deadline Soon() { return Deadline::In(absl::Seconds(30)); }
 
-TEST(LostPeerTest, AKilledServerIsNoticedWithinASecondAndNamed) {
-  PeerProcess peer({"listen"});
+// By what carries the streams.
+class LostPeerTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  static std::shared_ptr<StreamLink> NewLink(absl::Duration stopped_timeout = absl::Seconds(40)) {
+    if (GetParam() == "tcp") {
+      TcpLinkOptions options;
+      options.stopped_timeout = stopped_timeout;
+      return NewTcpLink(options);
+    }
+    GrpcLinkOptions options;
+    options.stopped_timeout = stopped_timeout;
+    return NewGrpcLink(options);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, LostPeerTest, ::testing::Values("grpc", "tcp"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(LostPeerTest, AKilledServerIsNoticedWithinASecondAndNamed) {
+  PeerProcess peer({GetParam(), "listen"});
   const std::string address = peer.first_line();
   ASSERT_NE(address, "");
-  auto link = NewGrpcLink();
+  auto link = NewLink();
   LoanBook book;
   const std::string payload = Pattern(1 << 20, 1);
   std::vector<std::shared_ptr<RecordingSink>> sinks;
@@ -89,12 +108,12 @@ TEST(LostPeerTest, AKilledServerIsNoticedWithinASecondAndNamed) {
   EXPECT_TRUE(book.AwaitAllBack()) << book.back() << " of " << book.out();
 }
 
-TEST(LostPeerTest, AKilledClientIsNoticedWithinASecond) {
-  auto link = NewGrpcLink();
+TEST_P(LostPeerTest, AKilledClientIsNoticedWithinASecond) {
+  auto link = NewLink();
   Host host;
   auto listener = link->Listen("127.0.0.1:0", host.acceptor());
   ASSERT_TRUE(listener.ok()) << listener.status();
-  PeerProcess peer({"connect", (*listener)->address()});
+  PeerProcess peer({GetParam(), "connect", (*listener)->address()});
   ASSERT_EQ(peer.first_line(), "connected");
   auto accepted = host.Await(1);
   ASSERT_EQ(accepted.size(), 1u);
@@ -110,13 +129,11 @@ TEST(LostPeerTest, AKilledClientIsNoticedWithinASecond) {
   EXPECT_TRUE(book.AwaitAllBack()) << book.back() << " of " << book.out();
 }
 
-TEST(LostPeerTest, AStoppedPeerIsNoticedByKeepalive) {
-  PeerProcess peer({"listen"});
+TEST_P(LostPeerTest, AStoppedPeerIsNoticedByKeepalive) {
+  PeerProcess peer({GetParam(), "listen"});
   const std::string address = peer.first_line();
   ASSERT_NE(address, "");
-  GrpcLinkOptions options;
-  options.stopped_timeout = absl::Milliseconds(500);
-  auto link = NewGrpcLink(options);
+  auto link = NewLink(/*stopped_timeout=*/absl::Milliseconds(500));
   LoanBook book;
   const std::string payload = Pattern(1 << 20, 3);
   std::vector<std::shared_ptr<RecordingSink>> sinks;
@@ -140,12 +157,12 @@ TEST(LostPeerTest, AStoppedPeerIsNoticedByKeepalive) {
   EXPECT_TRUE(book.AwaitAllBack()) << book.back() << " of " << book.out();
 }
 
-TEST(LostPeerTest, AListenerDoesNotWaitLongForAStoppedClient) {
-  auto link = NewGrpcLink();
+TEST_P(LostPeerTest, AListenerDoesNotWaitLongForAStoppedClient) {
+  auto link = NewLink();
   Host host;
   auto listener = link->Listen("127.0.0.1:0", host.acceptor());
   ASSERT_TRUE(listener.ok()) << listener.status();
-  PeerProcess peer({"connect", (*listener)->address()});
+  PeerProcess peer({GetParam(), "connect", (*listener)->address()});
   ASSERT_EQ(peer.first_line(), "connected");
   auto accepted = host.Await(1);
   ASSERT_EQ(accepted.size(), 1u);

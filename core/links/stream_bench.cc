@@ -1,7 +1,7 @@
 // How fast frames go between two processes over loopback, in both directions at once.
 //
 //   bazel run //core/links:stream_bench
-//   bazel run //core/links:stream_bench -- --connections=2 --bytes=262144 --megabytes=4000
+//   bazel run //core/links:stream_bench -- --link=tcp --connections=2 --bytes=262144 --megabytes=4000
 //
 // One line per number of connections and size of message: GB/s of payload in each direction (1 GB =
 // 1e9 bytes; both directions run at once, so the machine moves twice that), messages per second,
@@ -26,15 +26,18 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
+#include "core/base/errors.h"
 #include "core/base/monotonic_time.h"
 #include "core/base/mutex.h"
 #include "core/links/grpc_stream.h"
+#include "core/links/tcp_stream.h"
 
 ABSL_FLAG(std::vector<std::string>, connections, std::vector<std::string>({"1", "2", "4"}),
           "parallel connections");
 ABSL_FLAG(std::vector<std::string>, bytes,
           std::vector<std::string>({"65536", "262144", "1048576", "4194304"}),
           "sizes of a message");
+ABSL_FLAG(std::string, link, "grpc", "what carries the streams: grpc or tcp");
 ABSL_FLAG(int, megabytes, 2000, "how much to send in each direction, over all connections");
 ABSL_FLAG(int, repeat, 3, "times that each line is measured; the median is printed");
 ABSL_FLAG(bool, serve, false, "be the other process (used by the benchmark itself)");
@@ -113,8 +116,12 @@ class BenchSink : public FrameSink {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
+std::shared_ptr<StreamLink> NewLink() {
+  return absl::GetFlag(FLAGS_link) == "tcp" ? NewTcpLink() : NewGrpcLink();
+}
+
 int Serve() {
-  auto link = NewGrpcLink();
+  auto link = NewLink();
   auto listener = link->Listen("127.0.0.1:0", [](std::shared_ptr<FrameStream> stream) {
     return std::make_shared<BenchSink>(std::move(stream));
   });
@@ -171,8 +178,8 @@ absl::StatusOr<std::string> StartServer() {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, to_server[0], STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions, from_server[1], STDOUT_FILENO);
-  std::string program = "stream_bench", flag = "--serve";
-  char* argv[] = {&program[0], &flag[0], nullptr};
+  std::string program = "stream_bench", flag = "--serve", link = "--link=" + absl::GetFlag(FLAGS_link);
+  char* argv[] = {&program[0], &flag[0], &link[0], nullptr};
   pid_t pid;
   const int failed = posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, argv, environ);
   posix_spawn_file_actions_destroy(&actions);
@@ -209,12 +216,16 @@ int Run() {
 #ifndef NDEBUG
   std::cerr << "WARNING: not an optimised build" << std::endl;
 #endif
+  if (absl::GetFlag(FLAGS_link) != "grpc" && absl::GetFlag(FLAGS_link) != "tcp") {
+    std::cerr << FlagError("link", "grpc or tcp", absl::GetFlag(FLAGS_link)).message() << std::endl;
+    return 2;
+  }
   absl::StatusOr<std::string> address = StartServer();
   if (!address.ok()) {
     std::cerr << address.status() << std::endl;
     return 1;
   }
-  auto link = NewGrpcLink();
+  auto link = NewLink();
   bool right = true;
   std::printf("# %u cores\n%11s %10s %10s %12s %7s\n", std::thread::hardware_concurrency(),
               "connections", "bytes", "GB/s", "messages/s", "#wrong");

@@ -1,7 +1,7 @@
 // The other process in tests of lost peers. Not part of the product.
 //
-//   stream_peer listen            prints the address where it listens, and sends each frame back
-//   stream_peer connect ADDRESS   connects, sends frames without end, prints "connected"
+//   stream_peer LINK listen            prints the address where it listens, and sends each frame back
+//   stream_peer LINK connect ADDRESS   connects, sends some frames, prints "connected"
 //
 // Both run until they are killed.
 #include <unistd.h>
@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/links/grpc_stream.h"
+#include "core/links/tcp_stream.h"
 
 namespace gradsync {
 namespace {
@@ -78,10 +79,10 @@ int Connect(StreamLink& link, const std::string& address) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
-  const std::string mode = argc > 1 ? argv[1] : "";
-  auto link = gradsync::NewGrpcLink();
-  if (mode == "listen" && argc == 2) return gradsync::Listen(*link);
-  if (mode == "connect" && argc == 3) return gradsync::Connect(*link, argv[2]);
-  std::cerr << "usage: stream_peer listen | stream_peer connect ADDRESS" << std::endl;
+  const std::string kind = argc > 1 ? argv[1] : "", mode = argc > 2 ? argv[2] : "";
+  const auto link = kind == "tcp" ? gradsync::NewTcpLink() : gradsync::NewGrpcLink();
+  if (mode == "listen" && argc == 3) return gradsync::Listen(*link);
+  if (mode == "connect" && argc == 4) return gradsync::Connect(*link, argv[3]);
+  std::cerr << "usage: stream_peer grpc|tcp listen | stream_peer grpc|tcp connect ADDRESS" << std::endl;
   return 2;
 }

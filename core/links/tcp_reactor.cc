@@ -1,0 +1,174 @@
+#include "core/links/tcp_reactor.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "core/base/deadline.h"
+
+namespace gradsync {
+namespace {
+
+// How late a tick is when the process did not run, and not merely had to wait for a core.
+constexpr absl::Duration kStopped = absl::Seconds(1);
+
+}  // namespace
+
+TcpReactor::TcpReactor()
+    : state_(std::make_shared<State>()), thread_([state = state_] { state->Run(); }) {}
+
+TcpReactor::~TcpReactor() {
+  state_->Stop();
+  if (IsCurrent()) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
+}
+
+TcpReactor::State::State()
+    : epoll_(epoll_create1(EPOLL_CLOEXEC)), wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.fd = wakeup_;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, wakeup_, &event);
+}
+
+TcpReactor::State::~State() {
+  close(epoll_);
+  close(wakeup_);
+}
+
+void TcpReactor::State::Wake() {
+  if (!asleep_) return;
+  asleep_ = false;
+  const uint64_t one = 1;
+  // It can fail only where the thread has been woken already.
+  if (write(wakeup_, &one, sizeof(one)) < 0) return;
+}
+
+void TcpReactor::State::Add(int descriptor, std::shared_ptr<Handler> handler) {
+  MutexLock lock(&mutex_);
+  added_.emplace_back(descriptor, std::move(handler));
+  Wake();
+}
+
+void TcpReactor::State::Attend(const std::shared_ptr<Handler>& handler) {
+  if (handler->awaits_attention_.exchange(true)) return;
+  MutexLock lock(&mutex_);
+  attend_.push_back(handler);
+  Wake();
+}
+
+void TcpReactor::State::Remove(int descriptor) {
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
+  watched_.erase(descriptor);
+}
+
+void TcpReactor::State::Stop() {
+  MutexLock lock(&mutex_);
+  stopping_ = true;
+  Wake();
+}
+
+void TcpReactor::State::Run() {
+  epoll_event events[64];
+  for (;;) {
+    int timeout = Timeout();
+    {
+      MutexLock lock(&mutex_);
+      if (stopping_) return;
+      if (!added_.empty() || !attend_.empty()) timeout = 0;
+      asleep_ = timeout != 0;
+    }
+    const int count = epoll_wait(epoll_, events, 64, timeout);
+    {
+      MutexLock lock(&mutex_);
+      asleep_ = false;
+    }
+    TakeMail();
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.fd == wakeup_) {
+        uint64_t times;
+        if (read(wakeup_, &times, sizeof(times)) < 0) continue;
+      } else {
+        const uint32_t what = events[i].events;
+        Call(events[i].data.fd, (what & ~static_cast<uint32_t>(EPOLLOUT)) != 0,
+             (what & EPOLLOUT) != 0);
+      }
+    }
+    CallThoseWithMore();
+    Tick();
+  }
+}
+
+int TcpReactor::State::Timeout() const {
+  if (!with_more_.empty()) return 0;
+  return Deadline::At(next_tick_).PollTimeout();
+}
+
+void TcpReactor::State::TakeMail() {
+  std::vector<std::pair<int, std::shared_ptr<Handler>>> added;
+  std::vector<std::shared_ptr<Handler>> attend;
+  {
+    MutexLock lock(&mutex_);
+    added.swap(added_);
+    attend.swap(attend_);
+  }
+  for (auto& [descriptor, handler] : added) {
+    if (watched_.empty()) next_tick_ = MonotonicTime::Now() + kTick;
+    watched_[descriptor] = {std::move(handler), false};
+    epoll_event event = {};
+    event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+    event.data.fd = descriptor;
+    epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event);
+    Call(descriptor, true, true);
+  }
+  for (const std::shared_ptr<Handler>& handler : attend) {
+    handler->awaits_attention_ = false;
+    handler->OnAttention();
+  }
+}
+
+void TcpReactor::State::Call(int descriptor, bool readable, bool writable) {
+  const auto found = watched_.find(descriptor);
+  if (found == watched_.end()) return;
+  const std::shared_ptr<Handler> handler = found->second.handler;
+  if (!handler->OnReady(readable, writable)) return;
+  const auto still = watched_.find(descriptor);
+  if (still == watched_.end() || still->second.handler != handler || still->second.more_to_read) {
+    return;
+  }
+  still->second.more_to_read = true;
+  with_more_.push_back(descriptor);
+}
+
+void TcpReactor::State::CallThoseWithMore() {
+  std::vector<int> descriptors;
+  descriptors.swap(with_more_);
+  for (int descriptor : descriptors) {
+    const auto found = watched_.find(descriptor);
+    if (found == watched_.end() || !found->second.more_to_read) continue;
+    found->second.more_to_read = false;
+    Call(descriptor, true, false);
+  }
+}
+
+void TcpReactor::State::Tick() {
+  const MonotonicTime now = MonotonicTime::Now();
+  if (now < next_tick_) return;
+  const absl::Duration late = now - next_tick_;
+  std::vector<std::shared_ptr<Handler>> handlers;
+  handlers.reserve(watched_.size());
+  for (const auto& [descriptor, watched] : watched_) handlers.push_back(watched.handler);
+  for (const auto& handler : handlers) {
+    handler->OnTick(now, late > kStopped ? late : absl::ZeroDuration());
+  }
+  next_tick_ = watched_.empty() ? MonotonicTime::InfiniteFuture() : now + kTick;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,54 @@
+// Streams of frames (core/links/frame_stream.h) over TCP connections of their own, one each.
+
+#ifndef GRADSYNC_CORE_LINKS_TCP_STREAM_H_
+#define GRADSYNC_CORE_LINKS_TCP_STREAM_H_
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include "absl/time/time.h"
+#include "core/base/credentials.h"
+#include "core/links/frame_stream.h"
+
+namespace gradsync {
+
+struct TcpLinkOptions {
+  // Only the secret and `insecure` are used: connections are not encrypted.
+  Credentials credentials = InsecureCredentials();
+
+  // As GrpcLinkOptions has them (core/links/grpc_stream.h).
+  absl::Duration failure_timeout = absl::InfiniteDuration();
+  absl::Duration stopped_timeout = absl::Seconds(40);
+
+  // A connection that a listener has accepted and on which no stream is opened for this long is
+  // closed.
+  absl::Duration opening_timeout = absl::Seconds(10);
+
+  // What streams that this link opens say of themselves.
+  StreamProof proof;
+
+  // A frame that a listener of this link is sent may have so many bytes of payload.
+  uint64_t max_payload_bytes = std::numeric_limits<uint64_t>::max();
+
+  // Threads that read, at most; each serves many connections. They start when there are connections.
+  int threads = 2;
+};
+
+// Thread-safe. Sinks run on the link's threads: one that waits for a peer stops all streams of its
+// thread. A StreamListener's destructor must not run on such a thread.
+//
+// A small frame is written by the thread that sends it, if no other thread writes on that stream; a
+// large one by the link's thread, unless that is who sends it. Payloads are received into memory of
+// their own, or, small ones, several into one.
+//
+// How a stream begins and ends: docs/protocol.md. The accepting side's Cancel() carries code and
+// message (of at most 2 KiB); a peer that does not take that in within half a second is cut off.
+//
+// Errors of Listen() and Connect(): as those of NewGrpcLink() (core/links/grpc_stream.h), and
+// UNIMPLEMENTED where something else than this link listens.
+std::shared_ptr<StreamLink> NewTcpLink(TcpLinkOptions options = {});
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_CORE_LINKS_TCP_STREAM_H_
