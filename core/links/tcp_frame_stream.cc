@@ -220,9 +220,9 @@ bool TcpFrameStream::FillBatch() {
 
 void TcpFrameStream::Batch::Encode() {
   heads.clear();
+  ends.clear();
   pieces.clear();
   next_piece = 0;
-  std::vector<size_t> ends;
   for (const OutgoingFrame& frame : frames) {
     const size_t header_bytes = frame.header.ByteSizeLong();
     AppendPrefix({TcpRecord::kFrame, static_cast<uint32_t>(header_bytes), frame.payload.size()},

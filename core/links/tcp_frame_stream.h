@@ -115,6 +115,7 @@ class TcpFrameStream : public FrameStream,
     std::string control;                // records that go first
     std::vector<OutgoingFrame> frames;  // payloads on loan
     std::string heads;                  // prefixes and headers of the frames
+    std::vector<size_t> ends;           // of each frame's, in `heads`
     std::vector<iovec> pieces;
     size_t next_piece = 0;
     bool finishes = false;  // with it all is said

@@ -54,7 +54,7 @@ class TcpReactor {
   // From the reactor's thread: no more calls. The descriptor is the caller's to close.
   void Remove(int descriptor) { state_->Remove(descriptor); }
 
-  // Calls OnAttention() soon, once for all that have asked meanwhile; never after Remove().
+  // Calls OnAttention() soon, once for all that have asked meanwhile; perhaps after Remove(), too.
   void Attend(const std::shared_ptr<Handler>& handler) { state_->Attend(handler); }
 
   bool IsCurrent() const { return std::this_thread::get_id() == thread_.get_id(); }

@@ -132,7 +132,11 @@ int RecordReader::Places(iovec places[2]) {
     begin_ = 0;
     staging_ = std::move(next);
   }
-  places[count++] = {staging_->data() + end_, staging_->size() - end_};
+  size_t room = staging_->size() - end_;
+  if (last_was_large_) {
+    room = std::min(room, std::max(kAhead, needed_ - std::min(needed_, staged())));
+  }
+  places[count++] = {staging_->data() + end_, room};
   return count;
 }
 
@@ -167,6 +171,7 @@ absl::Status RecordReader::Parse(Take take, bool* wanted) {
     }
     needed_ += record_.header_bytes;
     const bool small = record_.payload_bytes <= kSmall;
+    last_was_large_ = !small;
     if (small) needed_ += record_.payload_bytes;
     if (staged() < needed_) return absl::OkStatus();
     const char* const header = at() + TcpRecord::kPrefixBytes;

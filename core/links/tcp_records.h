@@ -153,6 +153,9 @@ class RecordReader {
  private:
   // Payloads up to this size are handed on from where they were received.
   static constexpr size_t kSmall = 16 << 10;
+  // What is read beyond a large payload: the next record's prefix and header, and little of a payload
+  // that would have to be moved.
+  static constexpr size_t kAhead = 256;
 
   // What belongs to a payload: where its bytes are, for as long as somebody holds it.
   struct Held {
@@ -180,6 +183,7 @@ class RecordReader {
   size_t begin_ = 0;
   size_t end_ = 0;
   size_t needed_ = TcpRecord::kPrefixBytes;  // staged in one piece, before anything can be done
+  bool last_was_large_ = false;
   // Of a record with a large payload, while that comes.
   bool in_payload_ = false;
   TcpRecord record_;

@@ -274,9 +274,10 @@ TEST_F(TcpStreamTest, ListensAtNamesAndAtAddressesOfBothVersions) {
 }
 
 TEST_F(TcpStreamTest, BeyondThisHostItListensOnlyWithASecretOrWhereItIsTold) {
-  const auto refused = NewTcpLink()->Listen("0.0.0.0:0", host_.acceptor());
-  EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
   TcpLinkOptions options;
+  options.credentials.insecure = false;
+  const auto refused = NewTcpLink(options)->Listen("0.0.0.0:0", host_.acceptor());
+  EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
   options.credentials.secret = "the job's";
   Listen(options, "0.0.0.0:0");
 }
