@@ -35,7 +35,10 @@ def gradsync_repositories():
 
     pkg_config_repository(
         name = "openssl",
-        modules = {"crypto": "libcrypto"},
+        modules = {
+            "crypto": "libcrypto",
+            "ssl": "libssl",
+        },
     )
 
     pkg_config_repository(

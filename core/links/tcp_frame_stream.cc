@@ -80,11 +80,12 @@ void TcpStreamRegistry::CancelAllAndWait(const absl::Status& reason) {
   while (open_ > 0) changed_.Wait(&mutex_);
 }
 
-TcpFrameStream::TcpFrameStream(int descriptor, std::string peer,
-                               std::shared_ptr<TcpReactor> reactor,
+TcpFrameStream::TcpFrameStream(int descriptor, std::unique_ptr<TcpTransport> transport,
+                               std::string peer, std::shared_ptr<TcpReactor> reactor,
                                std::shared_ptr<ReceiveMemory> memory, const TcpPatience& patience,
                                std::shared_ptr<FrameSink> sink)
     : descriptor_(descriptor),
+      transport_(std::move(transport)),
       peer_(std::move(peer)),
       reactor_(std::move(reactor)),
       patience_(patience),
@@ -94,11 +95,12 @@ TcpFrameStream::TcpFrameStream(int descriptor, std::string peer,
       heard_(MonotonicTime::Now()),
       open_(true) {}
 
-TcpFrameStream::TcpFrameStream(int descriptor, std::string peer,
-                               std::shared_ptr<TcpReactor> reactor,
+TcpFrameStream::TcpFrameStream(int descriptor, std::unique_ptr<TcpTransport> transport,
+                               std::string peer, std::shared_ptr<TcpReactor> reactor,
                                std::shared_ptr<ReceiveMemory> memory, const TcpPatience& patience,
                                std::shared_ptr<TcpAcceptance> acceptance)
     : descriptor_(descriptor),
+      transport_(std::move(transport)),
       peer_(std::move(peer)),
       reactor_(std::move(reactor)),
       patience_(patience),
@@ -269,10 +271,8 @@ void TcpFrameStream::Write() {
       }
       batch_.Encode();
     }
-    msghdr message = {};
-    message.msg_iov = &batch_.pieces[batch_.next_piece];
-    message.msg_iovlen = batch_.pieces.size() - batch_.next_piece;
-    const ssize_t written = sendmsg(descriptor_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t written = transport_->Send(&batch_.pieces[batch_.next_piece],
+                                             batch_.pieces.size() - batch_.next_piece);
     if (written >= 0) {
       batch_.Advance(static_cast<size_t>(written));
       if (!batch_.empty()) continue;
@@ -322,7 +322,8 @@ bool TcpFrameStream::OnReady(bool readable, bool writable) {
     }
   }
   if (turn) Write();
-  const bool more = readable && Read();
+  // TLS may have waited to write before it could go on reading.
+  const bool more = (readable || !transport_->EmptyWhenShort()) && Read();
   ConsiderEnd(MonotonicTime::Now());
   return more;
 }
@@ -351,15 +352,13 @@ bool TcpFrameStream::Read() {
       if (read_ended_ || closed_) return false;
     }
     iovec places[2];
-    msghdr message = {};
-    message.msg_iov = places;
-    message.msg_iovlen = static_cast<size_t>(reader_.Places(places));
+    const auto count = static_cast<size_t>(reader_.Places(places));
     size_t room = 0;
-    for (size_t i = 0; i < message.msg_iovlen; ++i) room += places[i].iov_len;
-    const ssize_t received = recvmsg(descriptor_, &message, MSG_DONTWAIT);
+    for (size_t i = 0; i < count; ++i) room += places[i].iov_len;
+    const ssize_t received = transport_->Receive(places, count);
     if (received < 0) {
       if (errno == EINTR) continue;
-      if (errno != EAGAIN && errno != EWOULDBLOCK) ReadEnded(Lost(peer_, std::strerror(errno)));
+      if (errno != EAGAIN && errno != EWOULDBLOCK) ReadEnded(Lost(peer_, transport_->Why(errno)));
       return false;
     }
     if (received == 0) {
@@ -383,7 +382,7 @@ bool TcpFrameStream::Read() {
       EndWith(parsed, Annotate(peer_, parsed));
       return true;
     }
-    if (static_cast<size_t>(received) < room) return false;
+    if (static_cast<size_t>(received) < room && transport_->EmptyWhenShort()) return false;
   }
   return true;
 }

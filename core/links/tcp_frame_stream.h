@@ -24,6 +24,7 @@
 #include "core/links/silence_watch.h"
 #include "core/links/tcp_reactor.h"
 #include "core/links/tcp_records.h"
+#include "core/links/tcp_transport.h"
 
 namespace gradsync {
 
@@ -81,15 +82,16 @@ class TcpFrameStream : public FrameStream,
                        public SilenceWatch::Watched,
                        public std::enable_shared_from_this<TcpFrameStream> {
  public:
-  // A stream that was opened on `descriptor`, which it owns.
-  TcpFrameStream(int descriptor, std::string peer, std::shared_ptr<TcpReactor> reactor,
+  // A stream that was opened on `descriptor`, which it owns, through `transport`.
+  TcpFrameStream(int descriptor, std::unique_ptr<TcpTransport> transport, std::string peer,
+                 std::shared_ptr<TcpReactor> reactor,
                  std::shared_ptr<ReceiveMemory> memory, const TcpPatience& patience,
                  std::shared_ptr<FrameSink> sink);
 
   // A connection that was accepted, on which the peer is still to open the stream.
-  TcpFrameStream(int descriptor, std::string peer, std::shared_ptr<TcpReactor> reactor,
-                 std::shared_ptr<ReceiveMemory> memory, const TcpPatience& patience,
-                 std::shared_ptr<TcpAcceptance> acceptance);
+  TcpFrameStream(int descriptor, std::unique_ptr<TcpTransport> transport, std::string peer,
+                 std::shared_ptr<TcpReactor> reactor, std::shared_ptr<ReceiveMemory> memory,
+                 const TcpPatience& patience, std::shared_ptr<TcpAcceptance> acceptance);
 
   ~TcpFrameStream() override;
 
@@ -148,6 +150,7 @@ class TcpFrameStream : public FrameStream,
   void AskForAttention() { reactor_->Attend(shared_from_this()); }
 
   const int descriptor_;
+  const std::unique_ptr<TcpTransport> transport_;
   const std::string peer_;
   const std::shared_ptr<TcpReactor> reactor_;
   const TcpPatience patience_;

@@ -26,6 +26,7 @@
 #include "core/links/tcp_frame_stream.h"
 #include "core/links/tcp_reactor.h"
 #include "core/links/tcp_records.h"
+#include "core/links/tcp_transport.h"
 #include "proto/tcp_link.pb.h"
 
 namespace gradsync {
@@ -159,45 +160,59 @@ absl::StatusOr<Descriptor> ConnectTo(const Address& address, Deadline deadline) 
 
 // The opening of a stream by the side that connects.
 
-absl::Status WriteAll(int descriptor, absl::string_view bytes, Deadline deadline) {
-  while (!bytes.empty()) {
-    const ssize_t written = send(descriptor, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (written > 0) {
-      bytes.remove_prefix(static_cast<size_t>(written));
-    } else if (errno == EAGAIN) {
-      if (!Await(descriptor, POLLOUT, deadline)) return absl::DeadlineExceededError("");
-    } else if (errno != EINTR) {
-      return absl::UnavailableError(std::strerror(errno));
-    }
-  }
-  return absl::OkStatus();
-}
+// A connection whose calls wait, each until `deadline`.
+struct Connection {
+  Descriptor descriptor;
+  std::unique_ptr<TcpTransport> transport;
+  Deadline deadline = Deadline::Never();
 
-absl::Status ReadExactly(int descriptor, char* bytes, size_t count, Deadline deadline) {
-  while (count > 0) {
-    const ssize_t received = recv(descriptor, bytes, count, 0);
-    if (received > 0) {
-      bytes += received;
-      count -= static_cast<size_t>(received);
-    } else if (received == 0) {
-      return absl::UnavailableError("the connection was closed");
-    } else if (errno == EAGAIN) {
-      if (!Await(descriptor, POLLIN, deadline)) return absl::DeadlineExceededError("");
-    } else if (errno != EINTR) {
-      return absl::UnavailableError(std::strerror(errno));
-    }
+  // After a call that has failed. OK when it may be made again.
+  absl::Status AwaitAfter(short events) {
+    const int error = errno;
+    if (error == EINTR) return absl::OkStatus();
+    if (error != EAGAIN) return absl::UnavailableError(transport->Why(error));
+    return Await(descriptor.get(), transport->WaitsFor(events), deadline)
+               ? absl::OkStatus()
+               : absl::DeadlineExceededError("");
   }
-  return absl::OkStatus();
-}
+
+  absl::Status WriteAll(absl::string_view bytes) {
+    while (!bytes.empty()) {
+      const iovec piece = {const_cast<char*>(bytes.data()), bytes.size()};
+      const ssize_t written = transport->Send(&piece, 1);
+      if (written < 0) {
+        GS_RETURN_IF_ERROR(AwaitAfter(POLLOUT));
+      } else {
+        bytes.remove_prefix(static_cast<size_t>(written));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadExactly(char* bytes, size_t count) {
+    while (count > 0) {
+      iovec place = {bytes, count};
+      const ssize_t received = transport->Receive(&place, 1);
+      if (received == 0) return absl::UnavailableError("the connection was closed");
+      if (received < 0) {
+        GS_RETURN_IF_ERROR(AwaitAfter(POLLIN));
+      } else {
+        bytes += received;
+        count -= static_cast<size_t>(received);
+      }
+    }
+    return absl::OkStatus();
+  }
+};
 
 struct Answer {
   TcpRecord::Type type;
   std::string header;
 };
 
-absl::StatusOr<Answer> ReadAnswer(int descriptor, Deadline deadline) {
+absl::StatusOr<Answer> ReadAnswer(Connection* connection) {
   char prefix[TcpRecord::kPrefixBytes];
-  GS_RETURN_IF_ERROR(ReadExactly(descriptor, prefix, sizeof(prefix), deadline));
+  GS_RETURN_IF_ERROR(connection->ReadExactly(prefix, sizeof(prefix)));
   absl::StatusOr<TcpRecord> record = ReadPrefix(prefix);
   if (!record.ok()) return absl::UnimplementedError(record.status().message());
   constexpr size_t kMostBytes = 16 << 10;
@@ -205,14 +220,14 @@ absl::StatusOr<Answer> ReadAnswer(int descriptor, Deadline deadline) {
     return absl::UnimplementedError("an answer that is too long");
   }
   Answer answer = {record->type, std::string(record->header_bytes, '\0')};
-  GS_RETURN_IF_ERROR(ReadExactly(descriptor, &answer.header[0], answer.header.size(), deadline));
+  GS_RETURN_IF_ERROR(connection->ReadExactly(&answer.header[0], answer.header.size()));
   return answer;
 }
 
 // Errors: those of the peer, marked by `refused`; UNAVAILABLE and DEADLINE_EXCEEDED where there was
 // no answer.
-absl::Status OpenStream(int descriptor, const StreamProof& proof, const std::string& secret,
-                        Deadline deadline, bool* refused) {
+absl::Status OpenStream(Connection* connection, const StreamProof& proof,
+                        const std::string& secret, bool* refused) {
   proto::TcpOpening opening;
   opening.set_oldest_version(TcpRecord::kVersion);
   opening.set_newest_version(TcpRecord::kVersion);
@@ -221,8 +236,8 @@ absl::Status OpenStream(int descriptor, const StreamProof& proof, const std::str
   opening.set_key(proof.key);
   std::string bytes;
   AppendRecord(TcpRecord::kOpening, opening.SerializeAsString(), &bytes);
-  GS_RETURN_IF_ERROR(WriteAll(descriptor, bytes, deadline));
-  GS_ASSIGN_OR_RETURN(Answer answer, ReadAnswer(descriptor, deadline));
+  GS_RETURN_IF_ERROR(connection->WriteAll(bytes));
+  GS_ASSIGN_OR_RETURN(Answer answer, ReadAnswer(connection));
   if (answer.type == TcpRecord::kChallenge && !secret.empty()) {
     proto::TcpChallenge challenge;
     challenge.ParseFromString(answer.header);
@@ -230,8 +245,8 @@ absl::Status OpenStream(int descriptor, const StreamProof& proof, const std::str
     shown.set_proof(ProofMaker(secret, challenge.challenge()).Next());
     bytes.clear();
     AppendRecord(TcpRecord::kProof, shown.SerializeAsString(), &bytes);
-    GS_RETURN_IF_ERROR(WriteAll(descriptor, bytes, deadline));
-    GS_ASSIGN_OR_RETURN(answer, ReadAnswer(descriptor, deadline));
+    GS_RETURN_IF_ERROR(connection->WriteAll(bytes));
+    GS_ASSIGN_OR_RETURN(answer, ReadAnswer(connection));
   }
   if (answer.type == TcpRecord::kAccepted) return absl::OkStatus();
   *refused = true;
@@ -265,12 +280,13 @@ class Threads {
 class Accepting : public TcpReactor::Handler {
  public:
   Accepting(int descriptor, std::shared_ptr<TcpReactor> reactor, std::shared_ptr<Threads> threads,
-            std::shared_ptr<ReceiveMemory> memory, const TcpPatience& patience,
-            std::shared_ptr<TcpAcceptance> acceptance)
+            std::shared_ptr<ReceiveMemory> memory, std::shared_ptr<TlsContext> tls,
+            const TcpPatience& patience, std::shared_ptr<TcpAcceptance> acceptance)
       : descriptor_(descriptor),
         reactor_(std::move(reactor)),
         threads_(std::move(threads)),
         memory_(std::move(memory)),
+        tls_(std::move(tls)),
         patience_(patience),
         acceptance_(std::move(acceptance)) {}
 
@@ -290,8 +306,10 @@ class Accepting : public TcpReactor::Handler {
         return false;
       }
       Tune(accepted);
-      auto stream = std::make_shared<TcpFrameStream>(
-          accepted, PeerOf(accepted), threads_->Of(accepted_++), memory_, patience_, acceptance_);
+      auto transport = tls_ != nullptr ? tls_->Accepting(accepted) : NewPlainTransport(accepted);
+      auto stream = std::make_shared<TcpFrameStream>(accepted, std::move(transport),
+                                                     PeerOf(accepted), threads_->Of(accepted_++),
+                                                     memory_, patience_, acceptance_);
       if (acceptance_->registry.Add(stream)) stream->Start();
     }
     return true;
@@ -313,6 +331,7 @@ class Accepting : public TcpReactor::Handler {
   const std::shared_ptr<TcpReactor> reactor_;
   const std::shared_ptr<Threads> threads_;
   const std::shared_ptr<ReceiveMemory> memory_;
+  const std::shared_ptr<TlsContext> tls_;
   const TcpPatience patience_;
   const std::shared_ptr<TcpAcceptance> acceptance_;
   int accepted_ = 0;
@@ -414,7 +433,7 @@ class TcpLink : public StreamLink {
       const int descriptor = each.Take();
       auto reactor = threads_->Of(0);
       accepting.push_back(std::make_shared<Accepting>(descriptor, reactor, threads_, memory_,
-                                                      patience_, acceptance));
+                                                      options_.tls, patience_, acceptance));
       reactor->Add(descriptor, accepting.back());
     }
     return std::make_unique<TcpListener>(FormatHostPort(place->host, port), std::move(acceptance),
@@ -435,11 +454,17 @@ class TcpLink : public StreamLink {
       for (const Address& each : *resolved) {
         absl::StatusOr<Descriptor> descriptor = ConnectTo(each, deadline);
         bool refused = false;
-        const absl::Status opened =
-            descriptor.ok() ? OpenStream(descriptor->get(), options_.proof,
-                                         options_.credentials.secret, deadline, &refused)
-                            : descriptor.status();
-        if (opened.ok()) return Begin(descriptor->Take(), address, connection, std::move(sink));
+        absl::Status opened = descriptor.status();
+        Connection made;
+        if (opened.ok()) {
+          made.deadline = deadline;
+          made.transport = options_.tls != nullptr
+                               ? options_.tls->Connecting(descriptor->get(), place.host)
+                               : NewPlainTransport(descriptor->get());
+          made.descriptor = *std::move(descriptor);
+          opened = OpenStream(&made, options_.proof, options_.credentials.secret, &refused);
+        }
+        if (opened.ok()) return Begin(std::move(made), address, connection, std::move(sink));
         if (refused || absl::IsUnimplemented(opened)) return Annotate(address, opened);
         if (!opened.message().empty()) why = std::string(opened.message());
       }
@@ -454,11 +479,12 @@ class TcpLink : public StreamLink {
   }
 
  private:
-  std::shared_ptr<FrameStream> Begin(int descriptor, const std::string& address, int connection,
+  std::shared_ptr<FrameStream> Begin(Connection made, const std::string& address, int connection,
                                      std::shared_ptr<FrameSink> sink) {
-    const std::string peer = PeerOf(descriptor);
-    auto stream = std::make_shared<TcpFrameStream>(descriptor, address, threads_->Of(connection),
-                                                   memory_, patience_, std::move(sink));
+    const std::string peer = PeerOf(made.descriptor.get());
+    auto stream = std::make_shared<TcpFrameStream>(
+        made.descriptor.Take(), std::move(made.transport), address, threads_->Of(connection),
+        memory_, patience_, std::move(sink));
     if (watch_ != nullptr) {
       watch_->Add(absl::StrCat(peer[0] == '[' ? "ipv6:" : "ipv4:", peer), stream);
     }

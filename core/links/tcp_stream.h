@@ -13,9 +13,14 @@
 
 namespace gradsync {
 
+class TlsContext;  // core/links/tcp_transport.h
+
 struct TcpLinkOptions {
-  // Only the secret and `insecure` are used: connections are not encrypted.
+  // The secret, and whether to listen beyond this host without one.
   Credentials credentials = InsecureCredentials();
+
+  // What connections are encrypted with; null: they are not.
+  std::shared_ptr<TlsContext> tls;
 
   // As GrpcLinkOptions has them (core/links/grpc_stream.h).
   absl::Duration failure_timeout = absl::InfiniteDuration();

@@ -3,6 +3,10 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <openssl/bio.h>
+#include <openssl/ec.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -21,6 +25,7 @@
 #include "core/base/monotonic_time.h"
 #include "core/links/stream_test_util.h"
 #include "core/links/tcp_records.h"
+#include "core/links/tcp_transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/tcp_link.pb.h"
@@ -98,6 +103,49 @@ absl::Status EndOf(const std::string& heard) {
     at += record->header_bytes + record->payload_bytes;
   }
   return absl::OkStatus();
+}
+
+// A self-signed certificate for 127.0.0.1 and "localhost", and its key.
+TlsTexts NewTlsTexts() {
+  EVP_PKEY* const key = EVP_EC_gen("P-256");
+  X509* const certificate = X509_new();
+  X509_set_version(certificate, 2);
+  ASN1_INTEGER_set(X509_get_serialNumber(certificate), 1);
+  X509_gmtime_adj(X509_getm_notBefore(certificate), -60);
+  X509_gmtime_adj(X509_getm_notAfter(certificate), 3600);
+  X509_set_pubkey(certificate, key);
+  X509_NAME* const name = X509_get_subject_name(certificate);
+  X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC,
+                             reinterpret_cast<const unsigned char*>("test"), -1, -1, 0);
+  X509_set_issuer_name(certificate, name);
+  X509_EXTENSION* const names = X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name,
+                                                    "IP:127.0.0.1,DNS:localhost");
+  X509_add_ext(certificate, names, -1);
+  X509_sign(certificate, key, EVP_sha256());
+  const auto text = [](auto write) {
+    BIO* const bio = BIO_new(BIO_s_mem());
+    write(bio);
+    char* bytes = nullptr;
+    const long size = BIO_get_mem_data(bio, &bytes);
+    std::string result(bytes, static_cast<size_t>(size));
+    BIO_free(bio);
+    return result;
+  };
+  TlsTexts texts;
+  texts.certificate = text([&](BIO* bio) { PEM_write_bio_X509(bio, certificate); });
+  texts.key = text([&](BIO* bio) {
+    PEM_write_bio_PrivateKey(bio, key, nullptr, nullptr, 0, nullptr, nullptr);
+  });
+  X509_EXTENSION_free(names);
+  X509_free(certificate);
+  EVP_PKEY_free(key);
+  return texts;
+}
+
+std::shared_ptr<TlsContext> ContextOf(const TlsTexts& texts) {
+  auto context = NewTlsContext(texts);
+  EXPECT_TRUE(context.ok()) << context.status();
+  return context.ok() ? *context : nullptr;
 }
 
 class TcpStreamTest : public ::testing::Test {
@@ -321,6 +369,73 @@ TEST_F(TcpStreamTest, AReasonThatIsTooLongIsCut) {
   const absl::Status status = sink->AwaitClosed();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status.code();
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2: \n"));
+}
+
+TEST_F(TcpStreamTest, FramesOfAllSizesPassThroughTlsBothWaysAtOnce) {
+  TcpLinkOptions options;
+  options.tls = ContextOf(NewTlsTexts());
+  Listen(options);
+  auto sink = std::make_shared<RecordingSink>();
+  const auto stream = NewTcpLink(options)->Connect(listener_->address(), 0, sink, Soon());
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  const auto accepted = host_.Await(1);
+  LoanBook book;
+  std::vector<std::string> payloads;
+  for (size_t bytes : {0, 1, 100, 16383, 16384, 16385, 1 << 20, 0, 5 << 20, 7}) {
+    payloads.push_back(Pattern(bytes, payloads.size()));
+  }
+  std::thread back([&] {
+    for (const std::string& payload : payloads) accepted.at(0).first->Send(book.Lend(payload));
+    accepted[0].first->Finish();
+  });
+  for (const std::string& payload : payloads) (*stream)->Send(book.Lend(payload));
+  (*stream)->Finish();
+  back.join();
+  EXPECT_EQ(sink->AwaitClosed(), absl::OkStatus());
+  EXPECT_EQ(accepted[0].second->AwaitClosed(), absl::OkStatus());
+  for (const auto& heard : {sink->heard(), accepted[0].second->heard()}) {
+    ASSERT_EQ(heard.size(), payloads.size());
+    for (size_t i = 0; i < payloads.size(); ++i) {
+      EXPECT_TRUE(heard[i].payload == payloads[i]) << payloads[i].size();
+    }
+  }
+  EXPECT_TRUE(book.AwaitAllBack());
+}
+
+TEST_F(TcpStreamTest, OnlyWhoHasATrustedCertificateTakesPart) {
+  TlsTexts own = NewTlsTexts();
+  own.issuers = own.certificate;
+  TcpLinkOptions trusted, stranger, plain;
+  trusted.tls = ContextOf(own);
+  TlsTexts another = NewTlsTexts();
+  another.issuers = own.certificate;  // it trusts the listener, which does not trust it
+  stranger.tls = ContextOf(another);
+  Listen(trusted);
+  EXPECT_EQ(TryToOpen(trusted), absl::OkStatus());
+  const auto refused = [this](const TcpLinkOptions& options) {
+    return NewTcpLink(options)
+        ->Connect(listener_->address(), 0, std::make_shared<RecordingSink>(),
+                  Deadline::In(absl::Milliseconds(300)))
+        .status();
+  };
+  EXPECT_FALSE(refused(stranger).ok());
+  EXPECT_FALSE(refused(plain).ok());
+  EXPECT_EQ(TryToOpen(trusted), absl::OkStatus());
+  // And who connects does not trust what another listens with.
+  Listen(stranger);
+  const absl::Status why = refused(trusted);
+  EXPECT_THAT(std::string(why.message()), HasSubstr("certificate")) << why;
+}
+
+TEST_F(TcpStreamTest, ACertificateForAnotherHostIsRefused) {
+  TcpLinkOptions options;
+  options.tls = ContextOf(NewTlsTexts());
+  Listen(options, "127.0.0.2:0");
+  const auto refused = NewTcpLink(options)->Connect(
+      listener_->address(), 0, std::make_shared<RecordingSink>(),
+      Deadline::In(absl::Milliseconds(300)));
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("IP address mismatch"))
+      << refused.status();
 }
 
 // A link may go before its streams.
