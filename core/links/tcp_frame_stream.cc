@@ -367,12 +367,12 @@ bool TcpFrameStream::Read() {
     }
     heard_ = MonotonicTime::Now();
     asked_.reset();
+    read += static_cast<size_t>(received);
     {
       // What comes after the end that was decided here is for nobody.
       MutexLock lock(&mutex_);
       if (to_peer_) continue;
     }
-    read += static_cast<size_t>(received);
     const absl::Status parsed = reader_.Received(
         static_cast<size_t>(received), [this](TcpRecord::Type type, absl::string_view header,
                                               Payload payload) {
@@ -575,7 +575,10 @@ void TcpFrameStream::OnTick(MonotonicTime now, absl::Duration late) {
     bool turn;
     {
       MutexLock lock(&mutex_);
-      if (open_ && !ended_ && control_.empty()) AppendRecord(TcpRecord::kPing, "", &control_);
+      // Not behind the last word, after which the peer may be gone.
+      if (open_ && !ended_ && !finish_taken_ && control_.empty()) {
+        AppendRecord(TcpRecord::kPing, "", &control_);
+      }
       turn = TakeTurn();
     }
     if (turn) Write();
