@@ -14,6 +14,8 @@ ENDED = ("kill", "term", "disk")  # faults after which the victim's process ends
 NOTICED_AT_ONCE = 2.0  # s, in which survivors of a killed process end
 GRACE = 2.0  # s beyond the failure timeout
 
+NOBODY_NEW = "has no file descriptors left, so that nobody new reaches the store that it holds"
+
 libc = ctypes.CDLL(None, use_errno=True)
 PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
 PIDFD_OPEN, PIDFD_GETFD = 434, 438
@@ -141,6 +143,11 @@ class Fault:
     def look_for_ends(self):
         self.tracer.reap()
         self.job.look_for_ends(self.tracer.held)
+        # Who came after such a fault has met nobody, as rank 0 says itself.
+        rank_0 = self.job.processes.get("worker 0")
+        if self.draw.fault == "descriptors" and self.draw.moment == "setup" and self.job.late is not None and rank_0 is not None:
+            if rank_0.ended_at is not None and any(NOBODY_NEW in line for line in rank_0.err):
+                self.strangers.add(f"worker {self.job.late}")
 
     def let_go(self):
         """Of threads whose process was killed."""

@@ -51,6 +51,18 @@ class ChaosJudgeTest(unittest.TestCase):
         fault.job.processes["worker 0"].err.append("worker: waiting for bucket 3 of step 120 for 5s so far")
         self.assertEqual(self.verdict(fault), "right")
 
+    # It waits for --timeout, as it may.
+    def test_who_came_when_rank_0_had_no_descriptors_left_has_met_nobody(self):
+        for said, strangers in (("worker: ABORTED: rank 0 " + chaos_faults.NOBODY_NEW, {"worker 2"}), (KILLED, set())):
+            fault = self.broken("descriptors", "setup")
+            fault.job.late = 2
+            fault.job.processes["worker 2"] = chaos_job.Process("worker 2", 0)
+            fault.job.children["worker 2"] = types.SimpleNamespace(poll=lambda: None)
+            fault.job.processes["worker 0"].err = [said]
+            fault.look_for_ends()
+            self.assertEqual(fault.strangers, strangers)
+            self.assertEqual({process.name for process in fault.survivors()}, {"server 0", "worker 0", "worker 2"} - strangers)
+
     # All of these were taken for done.
     def test_who_ends_without_a_word_has_not_finished(self):
         for moment in chaos_draw.MOMENTS:
