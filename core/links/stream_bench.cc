@@ -178,7 +178,8 @@ absl::StatusOr<std::string> StartServer() {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, to_server[0], STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions, from_server[1], STDOUT_FILENO);
-  std::string program = "stream_bench", flag = "--serve", link = "--link=" + absl::GetFlag(FLAGS_link);
+  std::string program = "stream_bench", flag = "--serve",
+              link = "--link=" + absl::GetFlag(FLAGS_link);
   char* argv[] = {&program[0], &flag[0], &link[0], nullptr};
   pid_t pid;
   const int failed = posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, argv, environ);

@@ -83,6 +83,7 @@ int main(int argc, char** argv) {
   const auto link = kind == "tcp" ? gradsync::NewTcpLink() : gradsync::NewGrpcLink();
   if (mode == "listen" && argc == 3) return gradsync::Listen(*link);
   if (mode == "connect" && argc == 4) return gradsync::Connect(*link, argv[3]);
-  std::cerr << "usage: stream_peer grpc|tcp listen | stream_peer grpc|tcp connect ADDRESS" << std::endl;
+  std::cerr << "usage: stream_peer grpc|tcp listen | stream_peer grpc|tcp connect ADDRESS"
+            << std::endl;
   return 2;
 }

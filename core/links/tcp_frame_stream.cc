@@ -185,8 +185,7 @@ void TcpFrameStream::DropQueues() {
 bool TcpFrameStream::HasSomethingToWrite() const {
   if (!control_.empty()) return true;
   if (!open_) return false;
-  return !urgent_.empty() || !normal_.empty() ||
-         (finish_requested_ && !finish_taken_ && !ended_);
+  return !urgent_.empty() || !normal_.empty() || (finish_requested_ && !finish_taken_ && !ended_);
 }
 
 bool TcpFrameStream::TakeTurn() {
@@ -373,11 +372,11 @@ bool TcpFrameStream::Read() {
       MutexLock lock(&mutex_);
       if (to_peer_) continue;
     }
-    const absl::Status parsed = reader_.Received(
-        static_cast<size_t>(received), [this](TcpRecord::Type type, absl::string_view header,
-                                              Payload payload) {
-          return TakeRecord(type, header, std::move(payload));
-        });
+    const absl::Status parsed =
+        reader_.Received(static_cast<size_t>(received),
+                         [this](TcpRecord::Type type, absl::string_view header, Payload payload) {
+                           return TakeRecord(type, header, std::move(payload));
+                         });
     if (!parsed.ok()) {
       EndWith(parsed, Annotate(peer_, parsed));
       return true;
@@ -522,9 +521,7 @@ void TcpFrameStream::TakeProof(absl::string_view header) {
   Accept();
 }
 
-void TcpFrameStream::Refuse(absl::Status why) {
-  EndWith(why, Annotate(peer_, why));
-}
+void TcpFrameStream::Refuse(absl::Status why) { EndWith(why, Annotate(peer_, why)); }
 
 void TcpFrameStream::Accept() {
   opening_ = Opening::kOpen;
@@ -562,12 +559,12 @@ void TcpFrameStream::OnTick(MonotonicTime now, absl::Duration late) {
     ask = now - heard_ >= patience_.ask_after;
   }
   if (too_late) {
-    Refuse(absl::DeadlineExceededError(absl::StrCat(
-        "no stream was opened within ", absl::FormatDuration(patience_.open_within))));
+    Refuse(absl::DeadlineExceededError(
+        absl::StrCat("no stream was opened within ", absl::FormatDuration(patience_.open_within))));
   }
   if (silent) {
-    const absl::Status why = absl::UnavailableError(absl::StrCat(
-        "has not answered for ", absl::FormatDuration(patience_.answer_within)));
+    const absl::Status why = absl::UnavailableError(
+        absl::StrCat("has not answered for ", absl::FormatDuration(patience_.answer_within)));
     EndWith(why, Annotate(peer_, why));
   }
   if (ask) {

@@ -84,9 +84,8 @@ class TcpFrameStream : public FrameStream,
  public:
   // A stream that was opened on `descriptor`, which it owns, through `transport`.
   TcpFrameStream(int descriptor, std::unique_ptr<TcpTransport> transport, std::string peer,
-                 std::shared_ptr<TcpReactor> reactor,
-                 std::shared_ptr<ReceiveMemory> memory, const TcpPatience& patience,
-                 std::shared_ptr<FrameSink> sink);
+                 std::shared_ptr<TcpReactor> reactor, std::shared_ptr<ReceiveMemory> memory,
+                 const TcpPatience& patience, std::shared_ptr<FrameSink> sink);
 
   // A connection that was accepted, on which the peer is still to open the stream.
   TcpFrameStream(int descriptor, std::unique_ptr<TcpTransport> transport, std::string peer,

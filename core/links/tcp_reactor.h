@@ -49,7 +49,9 @@ class TcpReactor {
   TcpReactor& operator=(const TcpReactor&) = delete;
 
   // Watches `descriptor`, whose Handler it keeps until Remove().
-  void Add(int descriptor, std::shared_ptr<Handler> handler) { state_->Add(descriptor, std::move(handler)); }
+  void Add(int descriptor, std::shared_ptr<Handler> handler) {
+    state_->Add(descriptor, std::move(handler));
+  }
 
   // From the reactor's thread: no more calls. The descriptor is the caller's to close.
   void Remove(int descriptor) { state_->Remove(descriptor); }

@@ -164,10 +164,10 @@ absl::Status RecordReader::Parse(Take take, bool* wanted) {
     GS_ASSIGN_OR_RETURN(record_, ReadPrefix(at()));
     if (record_.header_bytes > limits_.header_bytes ||
         record_.payload_bytes > limits_.payload_bytes) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "a record with a header of ", record_.header_bytes, " bytes and a payload of ",
-          record_.payload_bytes, "; expected at most ", limits_.header_bytes, " and ",
-          limits_.payload_bytes));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("a record with a header of ", record_.header_bytes,
+                       " bytes and a payload of ", record_.payload_bytes, "; expected at most ",
+                       limits_.header_bytes, " and ", limits_.payload_bytes));
     }
     needed_ += record_.header_bytes;
     const bool small = record_.payload_bytes <= kSmall;
@@ -221,9 +221,8 @@ Payload RecordReader::TakeLargePayload() {
     left -= held->part.size();
     if (held->own.size() > 1) held->more_parts.push_back(held->part);
   }
-  const auto parts = held->own.size() > 1
-                         ? absl::MakeConstSpan(held->more_parts)
-                         : absl::MakeConstSpan(&held->part, 1);
+  const auto parts = held->own.size() > 1 ? absl::MakeConstSpan(held->more_parts)
+                                          : absl::MakeConstSpan(&held->part, 1);
   return {parts, std::move(held)};
 }
 

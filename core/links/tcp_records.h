@@ -136,7 +136,8 @@ class RecordReader {
   };
   // Returns whether more records are wanted. The header is valid during the call, the payload as
   // long as its owner.
-  using Take = absl::FunctionRef<bool(TcpRecord::Type type, absl::string_view header, Payload payload)>;
+  using Take =
+      absl::FunctionRef<bool(TcpRecord::Type type, absl::string_view header, Payload payload)>;
 
   RecordReader(std::shared_ptr<ReceiveMemory> memory, Limits limits)
       : memory_(std::move(memory)), limits_(limits) {}
@@ -189,8 +190,8 @@ class RecordReader {
   TcpRecord record_;
   std::string header_;
   std::vector<ReceiveMemory::Piece> pieces_;
-  uint64_t filled_ = 0;        // of the payload
-  size_t piece_filled_ = 0;    // of the last piece
+  uint64_t filled_ = 0;      // of the payload
+  size_t piece_filled_ = 0;  // of the last piece
 };
 
 }  // namespace gradsync

@@ -129,28 +129,29 @@ TEST(RecordReaderTest, BytesThatAreNoRecordAreDataLossAndShown) {
     EXPECT_TRUE(feeder.taken().empty());
   }
   Feeder feeder;
-  EXPECT_THAT(std::string(feeder.Feed("GET / HTTP/1.1\r\n", 16).message()), HasSubstr("GET / HTTP"));
+  EXPECT_THAT(std::string(feeder.Feed("GET / HTTP/1.1\r\n", 16).message()),
+              HasSubstr("GET / HTTP"));
 }
 
 TEST(RecordReaderTest, WhatIsBeyondTheLimitsIsRefusedBeforeItComes) {
-  for (const TcpRecord& record : {TcpRecord{TcpRecord::kFrame, 4097, 0},
-                                  TcpRecord{TcpRecord::kFrame, 0, 101}}) {
+  for (const TcpRecord& record :
+       {TcpRecord{TcpRecord::kFrame, 4097, 0}, TcpRecord{TcpRecord::kFrame, 0, 101}}) {
     Feeder feeder({4096, 100});
     std::string bytes;
     AppendPrefix(record, &bytes);
     EXPECT_EQ(feeder.Feed(bytes, 16).code(), absl::StatusCode::kResourceExhausted);
   }
   Feeder feeder({4096, 100});
-  EXPECT_EQ(feeder.Feed(Encode({TcpRecord::kFrame, std::string(4096, 'h'), std::string(100, 'p')}),
-                        1000),
-            absl::OkStatus());
+  EXPECT_EQ(
+      feeder.Feed(Encode({TcpRecord::kFrame, std::string(4096, 'h'), std::string(100, 'p')}), 1000),
+      absl::OkStatus());
 }
 
 TEST(RecordReaderTest, RandomBytesAreReadOrRefused) {
   std::mt19937 random(7);
   for (int round = 0; round < 2000; ++round) {
-    std::string bytes = Encode({TcpRecord::kFrame, Pattern(random() % 40, round),
-                                Pattern(random() % 20000, round + 1)});
+    std::string bytes = Encode(
+        {TcpRecord::kFrame, Pattern(random() % 40, round), Pattern(random() % 20000, round + 1)});
     bytes += Encode({TcpRecord::kFinish, "", ""});
     for (int flips = random() % 4; flips > 0; --flips) {
       bytes[random() % std::min<size_t>(bytes.size(), 64)] ^= static_cast<char>(1 << random() % 8);

@@ -214,10 +214,10 @@ absl::StatusOr<Answer> ReadAnswer(Connection* connection) {
   char prefix[TcpRecord::kPrefixBytes];
   GS_RETURN_IF_ERROR(connection->ReadExactly(prefix, sizeof(prefix)));
   absl::StatusOr<TcpRecord> record = ReadPrefix(prefix);
-  if (!record.ok()) return absl::UnimplementedError(record.status().message());
+  if (!record.ok()) return absl::FailedPreconditionError(record.status().message());
   constexpr size_t kMostBytes = 16 << 10;
   if (record->payload_bytes > 0 || record->header_bytes > kMostBytes) {
-    return absl::UnimplementedError("an answer that is too long");
+    return absl::FailedPreconditionError("an answer that is too long");
   }
   Answer answer = {record->type, std::string(record->header_bytes, '\0')};
   GS_RETURN_IF_ERROR(connection->ReadExactly(&answer.header[0], answer.header.size()));
@@ -226,8 +226,8 @@ absl::StatusOr<Answer> ReadAnswer(Connection* connection) {
 
 // Errors: those of the peer, marked by `refused`; UNAVAILABLE and DEADLINE_EXCEEDED where there was
 // no answer.
-absl::Status OpenStream(Connection* connection, const StreamProof& proof,
-                        const std::string& secret, bool* refused) {
+absl::Status OpenStream(Connection* connection, const StreamProof& proof, const std::string& secret,
+                        bool* refused) {
   proto::TcpOpening opening;
   opening.set_oldest_version(TcpRecord::kVersion);
   opening.set_newest_version(TcpRecord::kVersion);
@@ -253,7 +253,7 @@ absl::Status OpenStream(Connection* connection, const StreamProof& proof,
   proto::Error error;
   if (answer.type != TcpRecord::kEnd || !error.ParseFromString(answer.header) ||
       error.code() <= 0 || error.code() > 16) {
-    return absl::UnimplementedError("an answer that is none to an opening");
+    return absl::FailedPreconditionError("an answer that is none to an opening");
   }
   return absl::Status(static_cast<absl::StatusCode>(error.code()), error.message());
 }
@@ -375,8 +375,8 @@ absl::StatusOr<Descriptor> ListenAt(Address* address) {
   }
   if (bind(descriptor.get(), address->get(), address->size) != 0 ||
       listen(descriptor.get(), kBacklog) != 0 ||
-      getsockname(descriptor.get(), reinterpret_cast<sockaddr*>(&address->bytes),
-                  &address->size) != 0) {
+      getsockname(descriptor.get(), reinterpret_cast<sockaddr*>(&address->bytes), &address->size) !=
+          0) {
     return absl::UnavailableError(std::strerror(errno));
   }
   return descriptor;
@@ -394,8 +394,7 @@ class TcpLink : public StreamLink {
     if (options_.failure_timeout == absl::InfiniteDuration()) return;
     watch_ = std::make_shared<SilenceWatch>(options_.failure_timeout);
     patience_.ask_after = 2 * SilenceFor(options_.failure_timeout).interval;
-    patience_.answer_within =
-        std::max(options_.stopped_timeout, 4 * options_.failure_timeout);
+    patience_.answer_within = std::max(options_.stopped_timeout, 4 * options_.failure_timeout);
   }
 
   absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string& address,
@@ -426,8 +425,8 @@ class TcpLink : public StreamLink {
       return absl::UnavailableError(
           absl::StrCat("cannot listen at ", address, ": ", why.message()));
     }
-    auto acceptance = std::make_shared<TcpAcceptance>(std::move(acceptor), options_.credentials.secret,
-                                                      options_.max_payload_bytes, watch_);
+    auto acceptance = std::make_shared<TcpAcceptance>(
+        std::move(acceptor), options_.credentials.secret, options_.max_payload_bytes, watch_);
     std::vector<std::shared_ptr<Accepting>> accepting;
     for (Descriptor& each : listening) {
       const int descriptor = each.Take();
@@ -465,7 +464,7 @@ class TcpLink : public StreamLink {
           opened = OpenStream(&made, options_.proof, options_.credentials.secret, &refused);
         }
         if (opened.ok()) return Begin(std::move(made), address, connection, std::move(sink));
-        if (refused || absl::IsUnimplemented(opened)) return Annotate(address, opened);
+        if (refused || absl::IsFailedPrecondition(opened)) return Annotate(address, opened);
         if (!opened.message().empty()) why = std::string(opened.message());
       }
       const Deadline next = std::min(deadline, Deadline::In(pause));
@@ -473,9 +472,9 @@ class TcpLink : public StreamLink {
       poll(nullptr, 0, next.PollTimeout());
       if (deadline.passed()) break;
     }
-    return absl::DeadlineExceededError(
-        absl::StrCat("no stream to ", address, ": nobody accepted it before the deadline",
-                     why.empty() ? "" : ": ", why));
+    return absl::DeadlineExceededError(absl::StrCat("no stream to ", address,
+                                                    ": nobody accepted it before the deadline",
+                                                    why.empty() ? "" : ": ", why));
   }
 
  private:

@@ -50,8 +50,8 @@ struct TcpLinkOptions {
 // How a stream begins and ends: docs/protocol.md. The accepting side's Cancel() carries code and
 // message (of at most 2 KiB); a peer that does not take that in within half a second is cut off.
 //
-// Errors of Listen() and Connect(): as those of NewGrpcLink() (core/links/grpc_stream.h), and
-// UNIMPLEMENTED where something else than this link listens.
+// Errors of Listen() and Connect(): as those of NewGrpcLink() (core/links/grpc_stream.h), but
+// FAILED_PRECONDITION where something else than this link listens.
 std::shared_ptr<StreamLink> NewTcpLink(TcpLinkOptions options = {});
 
 }  // namespace gradsync

@@ -118,8 +118,8 @@ TlsTexts NewTlsTexts() {
   X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC,
                              reinterpret_cast<const unsigned char*>("test"), -1, -1, 0);
   X509_set_issuer_name(certificate, name);
-  X509_EXTENSION* const names = X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name,
-                                                    "IP:127.0.0.1,DNS:localhost");
+  X509_EXTENSION* const names =
+      X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, "IP:127.0.0.1,DNS:localhost");
   X509_add_ext(certificate, names, -1);
   X509_sign(certificate, key, EVP_sha256());
   const auto text = [](auto write) {
@@ -133,9 +133,8 @@ TlsTexts NewTlsTexts() {
   };
   TlsTexts texts;
   texts.certificate = text([&](BIO* bio) { PEM_write_bio_X509(bio, certificate); });
-  texts.key = text([&](BIO* bio) {
-    PEM_write_bio_PrivateKey(bio, key, nullptr, nullptr, 0, nullptr, nullptr);
-  });
+  texts.key = text(
+      [&](BIO* bio) { PEM_write_bio_PrivateKey(bio, key, nullptr, nullptr, 0, nullptr, nullptr); });
   X509_EXTENSION_free(names);
   X509_free(certificate);
   EVP_PKEY_free(key);
@@ -296,8 +295,7 @@ TEST_F(TcpStreamTest, StreamsHaveTheirOwnConnections) {
   const auto link = NewTcpLink();
   std::vector<std::shared_ptr<FrameStream>> streams;
   for (size_t c = 0; c < kStreams; ++c) {
-    auto stream =
-        link->Connect(listener_->address(), 0, std::make_shared<RecordingSink>(), Soon());
+    auto stream = link->Connect(listener_->address(), 0, std::make_shared<RecordingSink>(), Soon());
     ASSERT_TRUE(stream.ok()) << stream.status();
     streams.push_back(*stream);
   }
@@ -330,7 +328,7 @@ TEST_F(TcpStreamTest, BeyondThisHostItListensOnlyWithASecretOrWhereItIsTold) {
   Listen(options, "0.0.0.0:0");
 }
 
-TEST_F(TcpStreamTest, SomethingElseThatListensIsUnimplementedAndNamed) {
+TEST_F(TcpStreamTest, SomethingElseThatListensIsNamed) {
   const int descriptor = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in place = {};
   place.sin_family = AF_INET;
@@ -356,7 +354,7 @@ TEST_F(TcpStreamTest, SomethingElseThatListensIsUnimplementedAndNamed) {
   const auto stream = NewTcpLink()->Connect(address, 0, sink, Soon());
   http.join();
   close(descriptor);
-  EXPECT_TRUE(absl::IsUnimplemented(stream.status())) << stream.status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(stream.status())) << stream.status();
   EXPECT_THAT(std::string(stream.status().message()), HasSubstr("HTTP/1.1 400"));
 }
 
@@ -431,9 +429,9 @@ TEST_F(TcpStreamTest, ACertificateForAnotherHostIsRefused) {
   TcpLinkOptions options;
   options.tls = ContextOf(NewTlsTexts());
   Listen(options, "127.0.0.2:0");
-  const auto refused = NewTcpLink(options)->Connect(
-      listener_->address(), 0, std::make_shared<RecordingSink>(),
-      Deadline::In(absl::Milliseconds(300)));
+  const auto refused =
+      NewTcpLink(options)->Connect(listener_->address(), 0, std::make_shared<RecordingSink>(),
+                                   Deadline::In(absl::Milliseconds(300)));
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("IP address mismatch"))
       << refused.status();
 }

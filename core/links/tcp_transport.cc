@@ -162,7 +162,8 @@ class TlsTransport : public TcpTransport {
   static constexpr size_t kRecordBytes = 16 << 10;  // of TLS, at most
 
   // Copies from piece *i on what fits into a record; *i becomes the last piece it touched.
-  size_t Gather(const iovec* pieces, size_t count, size_t* i) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  size_t Gather(const iovec* pieces, size_t count, size_t* i)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     size_t size = 0;
     for (size_t at = *i; at < count && size < kRecordBytes; ++at) {
       const size_t part = std::min(pieces[at].iov_len, kRecordBytes - size);
@@ -188,9 +189,9 @@ class TlsTransport : public TcpTransport {
     }
     const long verified = SSL_get_verify_result(ssl_);
     const char* const reason = ERR_reason_error_string(ERR_peek_last_error());
-    why_ = verified != X509_V_OK  ? X509_verify_cert_error_string(verified)
-           : reason != nullptr    ? reason
-                                  : "the peer does not speak it";
+    why_ = verified != X509_V_OK ? X509_verify_cert_error_string(verified)
+           : reason != nullptr   ? reason
+                                 : "the peer does not speak it";
     ERR_clear_error();
     errno = EPROTO;
     return -1;
@@ -261,7 +262,8 @@ absl::StatusOr<Context> NewContext(const TlsTexts& texts, const SSL_METHOD* meth
   Context context(SSL_CTX_new(method), SSL_CTX_free);
   if (context == nullptr) return Refused("TLS");
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
-  SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  SSL_CTX_set_mode(context.get(),
+                   SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   if (!texts.certificate.empty()) {
     const bool certified = ForEachCertificate(texts.certificate, [&](int i, X509* certificate) {
       return i == 0 ? SSL_CTX_use_certificate(context.get(), certificate) == 1
@@ -299,10 +301,10 @@ absl::StatusOr<std::shared_ptr<TlsContext>> NewTlsContext(const TlsTexts& texts)
   GS_ASSIGN_OR_RETURN(Context connecting, NewContext(texts, TLS_client_method()));
   SSL_CTX_set_verify(connecting.get(), SSL_VERIFY_PEER, nullptr);
   GS_ASSIGN_OR_RETURN(Context accepting, NewContext(texts, TLS_server_method()));
-  SSL_CTX_set_verify(accepting.get(),
-                     texts.issuers.empty() ? SSL_VERIFY_NONE
-                                           : SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
-                     nullptr);
+  SSL_CTX_set_verify(
+      accepting.get(),
+      texts.issuers.empty() ? SSL_VERIFY_NONE : SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
+      nullptr);
   return std::make_shared<OpenSslContext>(std::move(connecting), std::move(accepting));
 }
 
