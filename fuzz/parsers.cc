@@ -1,3 +1,6 @@
+#include <sys/uio.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -19,6 +22,7 @@
 #include "core/group/mesh.h"
 #include "core/links/frame_codec.h"
 #include "core/links/frames.h"
+#include "core/links/tcp_records.h"
 #include "core/plan/codec.h"
 #include "core/plan/job_spec.h"
 #include "core/plan/kinds.h"
@@ -328,6 +332,52 @@ std::vector<std::string> TraceSeeds() {
   return {std::string("\n\4\x08\1\x50\1", 6), std::string("\n\0", 2)};
 }
 
+// The first two bytes say how many bytes come at a time. What comes in other pieces makes the same
+// records, whether they end in an error or not.
+void RunTcpRecords(const uint8_t* bytes, size_t size) {
+  if (size < 2) return;
+  const size_t piece = 1 + bytes[0] + size_t{256} * bytes[1];
+  const absl::string_view stream = View(bytes + 2, size - 2);
+  const auto read = [stream](size_t most) {
+    RecordReader reader(std::make_shared<ReceiveMemory>(), {4096, 1 << 20});
+    std::string all;
+    absl::string_view rest = stream;
+    absl::Status status;
+    while (!rest.empty() && status.ok()) {
+      iovec places[2];
+      const int count = reader.Places(places);
+      size_t given = 0;
+      for (int i = 0; i < count; ++i) {
+        const size_t part = std::min({places[i].iov_len, rest.size(), most - given});
+        std::memcpy(places[i].iov_base, rest.data(), part);
+        rest.remove_prefix(part);
+        given += part;
+      }
+      Promise(given > 0);
+      status = reader.Received(
+          given, [&all](TcpRecord::Type type, absl::string_view header, Payload payload) {
+            absl::StrAppend(&all, type, ":", header.size(), ":", header, ":", payload.size(), ":",
+                            payload.Flat());
+            return true;
+          });
+    }
+    return absl::StrCat(all, status.ToString());
+  };
+  Promise(read(piece) == read(stream.size()));
+}
+
+std::vector<std::string> TcpRecordSeeds() {
+  std::string records;
+  AppendRecord(TcpRecord::kOpening, "header", &records);
+  AppendPrefix({TcpRecord::kFrame, 3, 20000}, &records);
+  records += "abc" + std::string(20000, 'x');
+  AppendPrefix({TcpRecord::kFrame, 0, 5}, &records);
+  records += "small";
+  AppendRecord(TcpRecord::kFinish, "", &records);
+  return {std::string(2, '\0') + records, std::string("\x10\x27", 2) + records,
+          std::string(2, '\0') + "GET / HTTP/1.1\r\n\r\n"};
+}
+
 }  // namespace
 
 std::vector<FuzzTarget> ParserTargets() {
@@ -342,6 +392,7 @@ std::vector<FuzzTarget> ParserTargets() {
       {"texts", RunTexts, TextSeeds},
       {"chunk_codec", RunChunkCodec, ChunkCodecSeeds},
       {"frame", RunFrame, FrameSeeds},
+      {"tcp_records", RunTcpRecords, TcpRecordSeeds},
       {"trace", RunTrace, TraceSeeds},
   };
 }

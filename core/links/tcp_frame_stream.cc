@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/errors.h"
-#include "proto/tcp_link.pb.h"
 
 namespace gradsync {
 namespace {
@@ -480,43 +479,35 @@ bool TcpFrameStream::TakeFrame(absl::string_view header, Payload payload) {
 }
 
 void TcpFrameStream::TakeOpening(absl::string_view header) {
-  proto::TcpOpening opening;
-  if (!opening.ParseFromArray(header.data(), static_cast<int>(header.size()))) {
-    return Refuse(absl::DataLossError("an opening that is no gradsync.proto.TcpOpening"));
-  }
-  if (opening.oldest_version() > TcpRecord::kVersion ||
-      opening.newest_version() < TcpRecord::kVersion) {
+  const absl::StatusOr<TcpOpening> opening = TcpOpening::Decode(header);
+  if (!opening.ok()) return Refuse(opening.status());
+  if (opening->oldest_version > TcpRecord::kVersion ||
+      opening->newest_version < TcpRecord::kVersion) {
     return Refuse(absl::FailedPreconditionError(
         absl::StrCat("version of the TCP link: expected ", TcpRecord::kVersion, ", found ",
-                     opening.oldest_version(), " to ", opening.newest_version())));
+                     opening->oldest_version, " to ", opening->newest_version)));
   }
-  proof_ = {opening.run(), opening.key()};
+  proof_ = opening->proof;
   if (!acceptance_->checker.asks()) {
-    if (opening.has_secret()) {
+    if (opening->has_secret) {
       return Refuse(absl::FailedPreconditionError(
           "this process has no secret (--secret_file), the caller has one"));
     }
     return Accept();
   }
-  if (!opening.has_secret()) return Refuse(acceptance_->checker.Check(""));
+  if (!opening->has_secret) return Refuse(acceptance_->checker.Check(""));
   opening_ = Opening::kAwaitsProof;
-  proto::TcpChallenge challenge;
-  challenge.set_challenge(acceptance_->checker.NewChallenge());
   bool turn;
   {
     MutexLock lock(&mutex_);
-    AppendRecord(TcpRecord::kChallenge, challenge.SerializeAsString(), &control_);
+    AppendRecord(TcpRecord::kChallenge, acceptance_->checker.NewChallenge(), &control_);
     turn = TakeTurn();
   }
   if (turn) Write();
 }
 
 void TcpFrameStream::TakeProof(absl::string_view header) {
-  proto::TcpProof proof;
-  if (!proof.ParseFromArray(header.data(), static_cast<int>(header.size()))) {
-    return Refuse(absl::DataLossError("a proof that is no gradsync.proto.TcpProof"));
-  }
-  const absl::Status checked = acceptance_->checker.Check(proof.proof());
+  const absl::Status checked = acceptance_->checker.Check(header);
   if (!checked.ok()) return Refuse(checked);
   Accept();
 }
@@ -532,14 +523,12 @@ void TcpFrameStream::Accept() {
   }
   sink_ = acceptance_->acceptor(shared_from_this());
   if (sink_ == nullptr) EndWith(absl::UnavailableError("the stream was refused"), absl::OkStatus());
-  proto::TcpAccepted accepted;
-  accepted.set_version(TcpRecord::kVersion);
   bool turn;
   {
     MutexLock lock(&mutex_);
     if (to_peer_) return;
     open_ = true;
-    AppendRecord(TcpRecord::kAccepted, accepted.SerializeAsString(), &control_);
+    AppendRecord(TcpRecord::kAccepted, "", &control_);
     turn = TakeTurn();
   }
   if (turn) Write();

@@ -57,6 +57,34 @@ absl::StatusOr<TcpRecord> ReadPrefix(const char* bytes) {
   return record;
 }
 
+std::string TcpOpening::Encode() const {
+  std::string header;
+  AppendLittleEndian(oldest_version, &header);
+  AppendLittleEndian(newest_version, &header);
+  header.push_back(has_secret ? 1 : 0);
+  AppendLittleEndian(static_cast<uint32_t>(proof.run.size()), &header);
+  absl::StrAppend(&header, proof.run, proof.key);
+  return header;
+}
+
+absl::StatusOr<TcpOpening> TcpOpening::Decode(absl::string_view header) {
+  constexpr size_t kFixedBytes = 13;
+  TcpOpening opening;
+  if (header.size() >= kFixedBytes) {
+    opening.oldest_version = ReadLittleEndian<uint32_t>(header.data());
+    opening.newest_version = ReadLittleEndian<uint32_t>(header.data() + 4);
+    opening.has_secret = header[8] != 0;
+    const uint32_t run_bytes = ReadLittleEndian<uint32_t>(header.data() + 9);
+    header.remove_prefix(kFixedBytes);
+    if (run_bytes <= header.size()) {
+      opening.proof.run = std::string(header.substr(0, run_bytes));
+      opening.proof.key = std::string(header.substr(run_bytes));
+      return opening;
+    }
+  }
+  return absl::DataLossError("an opening that is too short");
+}
+
 ReceiveMemory::~ReceiveMemory() {
   for (auto& pieces : free_) {
     for (char* piece : pieces) ::operator delete(piece);

@@ -8,9 +8,9 @@
 //   4  4  bytes of the header, little-endian
 //   8  8  bytes of the payload, little-endian
 //
-// The header is a protobuf message: TcpOpening, TcpChallenge, TcpProof and TcpAccepted
-// (proto/tcp_link.proto), FrameHeader of a frame and Error of an end that has a reason
-// (proto/frame.proto); other records have none.
+// The header of a frame is a FrameHeader and that of an end an Error (proto/frame.proto), of an opening
+// a TcpOpening as below, of a challenge and a proof their text (core/base/secret_proof.h); other
+// records have none.
 //
 // Private to core/links/tcp_stream.
 
@@ -55,6 +55,20 @@ struct TcpRecord {
   Type type = kFrame;
   uint32_t header_bytes = 0;
   uint64_t payload_bytes = 0;
+};
+
+// What the side that connects says first: two times 4 bytes, the oldest and the newest version that it
+// speaks; 1 byte, 1 if it has the job's secret and will answer a challenge, else 0; 4 bytes, the size
+// of the run's id, which follows; the rest is the job's key.
+struct TcpOpening {
+  uint32_t oldest_version = TcpRecord::kVersion;
+  uint32_t newest_version = TcpRecord::kVersion;
+  bool has_secret = false;
+  StreamProof proof;
+
+  std::string Encode() const;
+  // Errors: DATA_LOSS.
+  static absl::StatusOr<TcpOpening> Decode(absl::string_view header);
 };
 
 // The 16 bytes before a record, appended to `bytes`.

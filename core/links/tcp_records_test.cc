@@ -119,6 +119,25 @@ TEST(RecordReaderTest, MemoryGrowsWithWhatComes) {
   EXPECT_LE(places[0].iov_len, ReceiveMemory::kLargestPiece);
 }
 
+TEST(TcpOpeningTest, IsReadAsItWasWrittenAndRefusedWhereItIsTooShort) {
+  TcpOpening opening;
+  opening.oldest_version = 1;
+  opening.newest_version = 300;
+  opening.has_secret = true;
+  opening.proof = {std::string("run\0\xff", 5), "key"};
+  const std::string header = opening.Encode();
+  const auto read = TcpOpening::Decode(header);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->Encode(), header);
+  EXPECT_EQ(read->newest_version, 300u);
+  EXPECT_TRUE(read->has_secret);
+  EXPECT_EQ(read->proof.run, opening.proof.run);
+  EXPECT_EQ(read->proof.key, "key");
+  for (size_t bytes = 0; bytes < header.size() - 3; ++bytes) {
+    EXPECT_TRUE(absl::IsDataLoss(TcpOpening::Decode(header.substr(0, bytes)).status())) << bytes;
+  }
+}
+
 TEST(RecordReaderTest, BytesThatAreNoRecordAreDataLossAndShown) {
   for (const std::string& bytes :
        {std::string("GET / HTTP/1.1\r\n"), std::string("GS\x02\x05", 4) + std::string(12, '\0'),

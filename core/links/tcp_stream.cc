@@ -27,7 +27,6 @@
 #include "core/links/tcp_reactor.h"
 #include "core/links/tcp_records.h"
 #include "core/links/tcp_transport.h"
-#include "proto/tcp_link.pb.h"
 
 namespace gradsync {
 namespace {
@@ -228,23 +227,16 @@ absl::StatusOr<Answer> ReadAnswer(Connection* connection) {
 // no answer.
 absl::Status OpenStream(Connection* connection, const StreamProof& proof, const std::string& secret,
                         bool* refused) {
-  proto::TcpOpening opening;
-  opening.set_oldest_version(TcpRecord::kVersion);
-  opening.set_newest_version(TcpRecord::kVersion);
-  opening.set_has_secret(!secret.empty());
-  opening.set_run(proof.run);
-  opening.set_key(proof.key);
+  TcpOpening opening;
+  opening.has_secret = !secret.empty();
+  opening.proof = proof;
   std::string bytes;
-  AppendRecord(TcpRecord::kOpening, opening.SerializeAsString(), &bytes);
+  AppendRecord(TcpRecord::kOpening, opening.Encode(), &bytes);
   GS_RETURN_IF_ERROR(connection->WriteAll(bytes));
   GS_ASSIGN_OR_RETURN(Answer answer, ReadAnswer(connection));
   if (answer.type == TcpRecord::kChallenge && !secret.empty()) {
-    proto::TcpChallenge challenge;
-    challenge.ParseFromString(answer.header);
-    proto::TcpProof shown;
-    shown.set_proof(ProofMaker(secret, challenge.challenge()).Next());
     bytes.clear();
-    AppendRecord(TcpRecord::kProof, shown.SerializeAsString(), &bytes);
+    AppendRecord(TcpRecord::kProof, ProofMaker(secret, answer.header).Next(), &bytes);
     GS_RETURN_IF_ERROR(connection->WriteAll(bytes));
     GS_ASSIGN_OR_RETURN(answer, ReadAnswer(connection));
   }

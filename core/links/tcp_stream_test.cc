@@ -28,7 +28,6 @@
 #include "core/links/tcp_transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/tcp_link.pb.h"
 
 namespace gradsync {
 namespace {
@@ -83,10 +82,10 @@ std::string Record(TcpRecord::Type type, const std::string& header) {
 }
 
 std::string OpeningRecord(uint32_t oldest = 1, uint32_t newest = 1) {
-  proto::TcpOpening opening;
-  opening.set_oldest_version(oldest);
-  opening.set_newest_version(newest);
-  return Record(TcpRecord::kOpening, opening.SerializeAsString());
+  TcpOpening opening;
+  opening.oldest_version = oldest;
+  opening.newest_version = newest;
+  return Record(TcpRecord::kOpening, opening.Encode());
 }
 
 // The reason in the last record that was heard.
