@@ -66,7 +66,7 @@ struct TcpAcceptance {
         max_payload_bytes(max_payload_bytes),
         watch(std::move(watch)) {}
 
-  const StreamAcceptor acceptor;
+  StreamAcceptor acceptor;  // null once no stream can come any more
   ProofChecker checker;
   const uint64_t max_payload_bytes;
   const std::shared_ptr<SilenceWatch> watch;  // null: of nobody

@@ -342,6 +342,8 @@ class TcpListener : public StreamListener {
   ~TcpListener() override {
     for (const auto& each : accepting_) each->CloseAndWait(each);
     acceptance_->registry.CancelAllAndWait(absl::UnavailableError("the listener closed"));
+    // Streams outlive the listener, and what it holds may hold them.
+    acceptance_->acceptor = nullptr;
   }
 
   std::string address() const override { return address_; }
