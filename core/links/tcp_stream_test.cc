@@ -212,7 +212,7 @@ TEST_F(TcpStreamTest, AStrangerCannotMakeTheListenerRememberMuch) {
 
 TEST_F(TcpStreamTest, AConnectionWithoutAStreamIsClosedAndOneWithAStreamIsNot) {
   TcpLinkOptions options;
-  options.opening_timeout = absl::Milliseconds(200);
+  options.opening_timeout = absl::Seconds(1);
   Listen(options);
   auto sink = std::make_shared<RecordingSink>();
   const auto stream = NewTcpLink()->Connect(listener_->address(), 0, sink, Soon());
@@ -412,7 +412,7 @@ TEST_F(TcpStreamTest, OnlyWhoHasATrustedCertificateTakesPart) {
   const auto refused = [this](const TcpLinkOptions& options) {
     return NewTcpLink(options)
         ->Connect(listener_->address(), 0, std::make_shared<RecordingSink>(),
-                  Deadline::In(absl::Milliseconds(300)))
+                  Deadline::In(absl::Seconds(2)))
         .status();
   };
   EXPECT_FALSE(refused(stranger).ok());
@@ -428,9 +428,8 @@ TEST_F(TcpStreamTest, ACertificateForAnotherHostIsRefused) {
   TcpLinkOptions options;
   options.tls = ContextOf(NewTlsTexts());
   Listen(options, "127.0.0.2:0");
-  const auto refused =
-      NewTcpLink(options)->Connect(listener_->address(), 0, std::make_shared<RecordingSink>(),
-                                   Deadline::In(absl::Milliseconds(300)));
+  const auto refused = NewTcpLink(options)->Connect(
+      listener_->address(), 0, std::make_shared<RecordingSink>(), Deadline::In(absl::Seconds(2)));
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("IP address mismatch"))
       << refused.status();
 }
