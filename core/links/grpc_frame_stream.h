@@ -18,6 +18,7 @@
 #include "core/base/secret_proof.h"
 #include "core/links/frame_stream.h"
 #include "core/links/silence_watch.h"
+#include "core/links/stream_registry.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/generic/async_generic_service.h"
 
@@ -31,51 +32,6 @@ absl::StatusOr<std::shared_ptr<FrameStream>> OpenClientStream(
     const std::string& address, std::shared_ptr<grpc::Channel> channel, const StreamProof& proof,
     const std::string& secret, SilenceWatch* watch, std::shared_ptr<FrameSink> sink,
     Deadline deadline);
-
-// The open streams of a listener, which may go before the last reference to a stream. Thread-safe.
-class StreamRegistry {
- public:
-  // False when the listener is closing.
-  bool Add(const std::shared_ptr<FrameStream>& stream) {
-    MutexLock lock(&mutex_);
-    if (closing_) return false;
-    ++open_;
-    streams_.erase(std::remove_if(streams_.begin(), streams_.end(),
-                                  [](const auto& stream) { return stream.expired(); }),
-                   streams_.end());
-    streams_.push_back(stream);
-    return true;
-  }
-
-  // The stream has closed.
-  void Remove() {
-    MutexLock lock(&mutex_);
-    --open_;
-    changed_.SignalAll();
-  }
-
-  // Must not run on a thread of gRPC.
-  void CancelAllAndWait(const absl::Status& reason) {
-    std::vector<std::weak_ptr<FrameStream>> streams;
-    {
-      MutexLock lock(&mutex_);
-      closing_ = true;
-      streams.swap(streams_);
-    }
-    for (const auto& weak : streams) {
-      if (auto stream = weak.lock()) stream->Cancel(reason);
-    }
-    MutexLock lock(&mutex_);
-    while (open_ > 0) changed_.Wait(&mutex_);
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  int open_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<std::weak_ptr<FrameStream>> streams_ ABSL_GUARDED_BY(mutex_);
-};
 
 // Makes a stream of each call of gradsync.proto.FrameLink.Exchange, and gives challenges; other calls
 // are UNIMPLEMENTED, but for those that `health`, if there is one, answers. With a secret, streams

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/errors.h"
+#include "core/links/frames.h"
 
 namespace gradsync {
 namespace {
@@ -38,46 +39,13 @@ absl::Status Lost(const std::string& peer, absl::string_view how) {
 }
 
 std::string EndRecord(const absl::Status& reason) {
-  proto::Error error;
-  error.set_code(static_cast<int>(reason.code()));
-  error.set_message(std::string(reason.message().substr(0, kMaxReasonBytes)));
+  const absl::Status cut(reason.code(), reason.message().substr(0, kMaxReasonBytes));
   std::string bytes;
-  AppendRecord(TcpRecord::kEnd, error.SerializeAsString(), &bytes);
+  AppendRecord(TcpRecord::kEnd, FailedHeader(cut).error().SerializeAsString(), &bytes);
   return bytes;
 }
 
 }  // namespace
-
-bool TcpStreamRegistry::Add(const std::shared_ptr<FrameStream>& stream) {
-  MutexLock lock(&mutex_);
-  if (closing_) return false;
-  ++open_;
-  streams_.erase(std::remove_if(streams_.begin(), streams_.end(),
-                                [](const auto& each) { return each.expired(); }),
-                 streams_.end());
-  streams_.push_back(stream);
-  return true;
-}
-
-void TcpStreamRegistry::Remove() {
-  MutexLock lock(&mutex_);
-  --open_;
-  changed_.SignalAll();
-}
-
-void TcpStreamRegistry::CancelAllAndWait(const absl::Status& reason) {
-  std::vector<std::weak_ptr<FrameStream>> streams;
-  {
-    MutexLock lock(&mutex_);
-    closing_ = true;
-    streams.swap(streams_);
-  }
-  for (const auto& weak : streams) {
-    if (auto stream = weak.lock()) stream->Cancel(reason);
-  }
-  MutexLock lock(&mutex_);
-  while (open_ > 0) changed_.Wait(&mutex_);
-}
 
 TcpFrameStream::TcpFrameStream(int descriptor, std::unique_ptr<TcpTransport> transport,
                                std::string peer, std::shared_ptr<TcpReactor> reactor,
@@ -377,7 +345,7 @@ bool TcpFrameStream::Read() {
                            return TakeRecord(type, header, std::move(payload));
                          });
     if (!parsed.ok()) {
-      EndWith(parsed, Annotate(peer_, parsed));
+      Refuse(parsed);
       return true;
     }
     if (static_cast<size_t>(received) < room && transport_->EmptyWhenShort()) return false;
@@ -412,14 +380,13 @@ bool TcpFrameStream::TakeRecord(TcpRecord::Type type, absl::string_view header, 
       return true;
     }
     case TcpRecord::kEnd: {
-      proto::Error error;
-      if (acceptance_ != nullptr || !error.ParseFromArray(header.data(), header.size())) {
+      proto::FrameHeader end;
+      if (acceptance_ != nullptr ||
+          !end.mutable_error()->ParseFromArray(header.data(), static_cast<int>(header.size()))) {
         wrong = absl::DataLossError("an end that is none of the peer's");
         break;
       }
-      auto code = static_cast<absl::StatusCode>(error.code());
-      if (error.code() <= 0 || error.code() > 16) code = absl::StatusCode::kUnknown;
-      ReadEnded(absl::Status(code, absl::StrCat(peer_, ": ", error.message())));
+      ReadEnded(Annotate(peer_, FailureIn(end)));
       return false;
     }
     case TcpRecord::kPing: {
@@ -455,7 +422,7 @@ bool TcpFrameStream::TakeRecord(TcpRecord::Type type, absl::string_view header, 
       break;
   }
   if (turn) Write();
-  if (!wrong.ok()) EndWith(wrong, Annotate(peer_, wrong));
+  if (!wrong.ok()) Refuse(wrong);
   return wrong.ok();
 }
 
@@ -470,7 +437,7 @@ bool TcpFrameStream::TakeFrame(absl::string_view header, Payload payload) {
     wrong = absl::DataLossError("a header that is no gradsync.proto.FrameHeader");
   }
   if (!wrong.ok()) {
-    EndWith(wrong, Annotate(peer_, wrong));
+    Refuse(wrong);
     return false;
   }
   sink_->OnFrame(header_, std::move(payload));

@@ -22,6 +22,7 @@
 #include "core/base/secret_proof.h"
 #include "core/links/frame_stream.h"
 #include "core/links/silence_watch.h"
+#include "core/links/stream_registry.h"
 #include "core/links/tcp_reactor.h"
 #include "core/links/tcp_records.h"
 #include "core/links/tcp_transport.h"
@@ -38,25 +39,6 @@ struct TcpPatience {
   absl::Duration open_within = absl::Seconds(10);
 };
 
-// The open connections of a listener, which may go before the last reference to a stream.
-// Thread-safe.
-class TcpStreamRegistry {
- public:
-  // False when the listener is closing.
-  bool Add(const std::shared_ptr<FrameStream>& stream);
-  // The stream has closed.
-  void Remove();
-  // Must not run on a reactor's thread.
-  void CancelAllAndWait(const absl::Status& reason);
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  int open_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<std::weak_ptr<FrameStream>> streams_ ABSL_GUARDED_BY(mutex_);
-};
-
 // What those that are accepted need of their listener.
 struct TcpAcceptance {
   TcpAcceptance(StreamAcceptor acceptor, std::string secret, uint64_t max_payload_bytes,
@@ -70,7 +52,7 @@ struct TcpAcceptance {
   ProofChecker checker;
   const uint64_t max_payload_bytes;
   const std::shared_ptr<SilenceWatch> watch;  // null: of nobody
-  TcpStreamRegistry registry;
+  StreamRegistry registry;
 };
 
 // A connection and its stream. Reading, the sink's calls and the end happen on the reactor's thread.

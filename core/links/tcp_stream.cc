@@ -22,6 +22,7 @@
 #include "core/base/errors.h"
 #include "core/base/host_port.h"
 #include "core/base/status_macros.h"
+#include "core/links/frames.h"
 #include "core/links/silence_watch.h"
 #include "core/links/tcp_frame_stream.h"
 #include "core/links/tcp_reactor.h"
@@ -242,12 +243,11 @@ absl::Status OpenStream(Connection* connection, const StreamProof& proof, const 
   }
   if (answer.type == TcpRecord::kAccepted) return absl::OkStatus();
   *refused = true;
-  proto::Error error;
-  if (answer.type != TcpRecord::kEnd || !error.ParseFromString(answer.header) ||
-      error.code() <= 0 || error.code() > 16) {
+  proto::FrameHeader end;
+  if (answer.type != TcpRecord::kEnd || !end.mutable_error()->ParseFromString(answer.header)) {
     return absl::FailedPreconditionError("an answer that is none to an opening");
   }
-  return absl::Status(static_cast<absl::StatusCode>(error.code()), error.message());
+  return FailureIn(end);
 }
 
 // What all connections of a link share.

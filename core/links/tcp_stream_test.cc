@@ -368,6 +368,18 @@ TEST_F(TcpStreamTest, AReasonThatIsTooLongIsCut) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2: \n"));
 }
 
+// Of a string that is not UTF-8 the peer would read nothing.
+TEST_F(TcpStreamTest, AReasonThatIsNoUtf8IsReadByThePeer) {
+  Listen();
+  auto sink = std::make_shared<RecordingSink>();
+  auto stream = NewTcpLink()->Connect(listener_->address(), 0, sink, Soon());
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  host_.Await(1).at(0).first->Cancel(absl::AbortedError("rank 2: \xff\xfe"));
+  const absl::Status status = sink->AwaitClosed();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2: "));
+}
+
 TEST_F(TcpStreamTest, FramesOfAllSizesPassThroughTlsBothWaysAtOnce) {
   TcpLinkOptions options;
   options.tls = ContextOf(NewTlsTexts());
