@@ -137,7 +137,7 @@ ABSL_FLAG(uint64_t, seed, gradsync::CompareOptions().seed,
 ABSL_FLAG(std::string, straggler, "",
           "who computes slower: RANK:FACTOR, or random:SEED:PROBABILITY:FACTOR");
 ABSL_FLAG(absl::Duration, timeout, gradsync::CompareOptions().timeout,
-          "a process that is silent for longer is lost");
+          "longest wait for other processes, at the start and in a step");
 ABSL_FLAG(std::string, out, "gradsync-report",
           "folder for compare.json, report.html and, with --bandwidth, step_profile.json; made if "
           "missing");

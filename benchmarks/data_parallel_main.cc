@@ -48,7 +48,7 @@ ABSL_FLAG(int64_t, warmup_steps, gradsync::ReplicaComparison().warmup_steps,
 ABSL_FLAG(int, rounds, gradsync::ReplicaComparison().rounds, "how often each job is measured");
 ABSL_FLAG(uint64_t, seed, 0, "seed of initial weights and data");
 ABSL_FLAG(absl::Duration, timeout, gradsync::ReplicaComparison().timeout,
-          "a peer that is silent for longer is lost");
+          "longest wait for other processes, at the start and in a step");
 ABSL_FLAG(std::string, out, "data_parallel", "folder for data_parallel.json");
 ABSL_FLAG(std::string, worker_binary, "",
           "program that workers run; empty: the //worker of this build");

@@ -93,7 +93,7 @@ ABSL_FLAG(std::string, peers_folder, "",
           "folder in which tools/setup --peers installed; empty: ~/.cache/gradsync/peers, or under "
           "XDG_CACHE_HOME");
 ABSL_FLAG(absl::Duration, timeout, gradsync::SyncBenchOptions().timeout,
-          "a process that is silent for longer is lost");
+          "longest wait for other processes, at the start and in a step");
 ABSL_FLAG(std::string, json, "", "file for the records (proto/run_record.proto)");
 ABSL_FLAG(std::string, server_binary, "",
           "program that servers run; empty: the //ps_server of this build");

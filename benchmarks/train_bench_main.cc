@@ -156,7 +156,7 @@ ABSL_FLAG(int64_t, steps, gradsync::ReplaySweepOptions().steps,
 ABSL_FLAG(int64_t, warmup_steps, gradsync::ReplaySweepOptions().warmup_steps,
           "steps at the start that are not measured");
 ABSL_FLAG(absl::Duration, timeout, gradsync::ReplaySweepOptions().timeout,
-          "a process that is silent for longer is lost");
+          "longest wait for other processes, at the start and in a step");
 ABSL_FLAG(std::string, json, "", "file for the records (proto/run_record.proto)");
 ABSL_FLAG(std::string, server_binary, "",
           "program that servers run; empty: the //ps_server of this build");

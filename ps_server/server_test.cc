@@ -487,6 +487,18 @@ TEST_F(ServerTest, WhoFailedFirstIsBelievedOfAWorkerThatLeavesBeforeTheRunBegins
   EXPECT_EQ(end.message(), "rank 0 failed first: no file descriptors left");
 }
 
+// In the middle of a step too: the store that knows may have ended before the server could ask it.
+TEST_F(ServerTest, WhoFailedFirstIsBelievedOfAWorkerThatLeavesInAStep) {
+  Begin();
+  proto::FrameHeader failed;
+  failed.set_kind(Kind::FAILED);
+  failed.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kAborted));
+  failed.mutable_error()->set_message("rank 7 lost: no sign of life");
+  workers_[1]->Send(failed, "");
+  workers_[1]->Finish();
+  ExpectRunFails(absl::StatusCode::kAborted, {"rank 7 lost: no sign of life"});
+}
+
 TEST_F(ServerTest, StepsThatNobodyCanTrainWithFailTheRun) {
   const double infinite = std::numeric_limits<double>::infinity();
   const double nan = std::numeric_limits<double>::quiet_NaN();

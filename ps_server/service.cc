@@ -287,6 +287,8 @@ void Service::OnMembersFrame(Session& session, const proto::FrameHeader& header,
     const bool knows = BeginsWithCulprit(told.message());
     if (knows || router() != nullptr) {
       session.left = true;  // it ends its stream as it said
+      // What the group has agreed on. Who published it may have ended, and the store with it.
+      if (knows && absl::IsAborted(told)) return Fail(told);
       return Lost(knows ? told
                         : absl::AbortedError(absl::StrCat(admission_.Name(session.rank),
                                                           ": failed: ", told.message())));

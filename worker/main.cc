@@ -72,7 +72,8 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, interface, "",
           "network interface that this worker is reached at, such as eth0; empty: that of the "
           "route to --master");
-ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "a peer that is silent for longer is lost");
+ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
+          "longest wait for other processes, at the start and in a step");
 ABSL_FLAG(std::string, device, "cpu",
           "what to train on: cpu; cuda, the GPU of this worker's local rank; cuda:N; or auto, cuda "
           "where this build (--config=cuda) and the machine have it (docs/gpu.md)");

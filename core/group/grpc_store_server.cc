@@ -204,7 +204,7 @@ class Call : public grpc::ServerGenericBidiReactor {
   void Challenge() {
     if (!store_->checker.asks()) {
       return Finish(ToGrpcStatus(absl::FailedPreconditionError(
-          "this process has no secret (--secret_file), the caller has one")));
+          "the process that was called has no secret (--secret_file), the caller has one")));
     }
     proto::ChallengeReply reply;
     reply.set_challenge(store_->checker.NewChallenge());

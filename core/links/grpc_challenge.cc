@@ -54,8 +54,9 @@ class ChallengeCall : public grpc::ServerGenericBidiReactor {
  public:
   explicit ChallengeCall(ProofChecker* checker) {
     if (!checker->asks()) {
-      Finish(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
-                          "this process has no secret (--secret_file), the caller has one"));
+      Finish(grpc::Status(
+          grpc::StatusCode::FAILED_PRECONDITION,
+          "the process that was called has no secret (--secret_file), the caller has one"));
       return;
     }
     proto::ChallengeReply reply;

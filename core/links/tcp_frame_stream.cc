@@ -458,7 +458,7 @@ void TcpFrameStream::TakeOpening(absl::string_view header) {
   if (!acceptance_->checker.asks()) {
     if (opening->has_secret) {
       return Refuse(absl::FailedPreconditionError(
-          "this process has no secret (--secret_file), the caller has one"));
+          "the process that was called has no secret (--secret_file), the caller has one"));
     }
     return Accept();
   }

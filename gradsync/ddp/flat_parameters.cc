@@ -226,7 +226,7 @@ absl::Status FlatParameters::CheckGradient(const FlatParameter& p) {
   return absl::FailedPreconditionError(absl::StrCat(
       "gradient of parameter ", p.name,
       grad.defined() ? " no longer points into its bucket" : " was removed (zero_grad to none?)",
-      ": expected what was there when it was bound; leave zero_grad() out, each step overwrites"));
+      ": expected what was there when it was bound; zero_grad(false) keeps it"));
 }
 
 void FlatParameters::BumpVersions(int bucket) const {

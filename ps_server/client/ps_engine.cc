@@ -313,8 +313,8 @@ SyncHandle PsEngine::Leave() {
   return countdown->handle();
 }
 
-void PsEngine::LeaveWith(const absl::Status& error) {
-  for (const auto& server : servers_) server->connection->LeaveWith(error);
+void PsEngine::LeaveWith(const absl::Status& error, bool at_once) {
+  for (const auto& server : servers_) server->connection->LeaveWith(error, at_once);
 }
 
 void PsEngine::Cancel(const absl::Status& reason) {
@@ -335,9 +335,9 @@ void PsEngine::FailAll(const absl::Status& status) {
   for (const auto& weak : pending) {
     if (const auto countdown = weak.lock()) countdown->Fail(status);
   }
-  // Servers that have not answered yet may not have reached the job's store, and of a stream that
-  // only ends they could say no more than that this worker was lost.
-  begun ? Cancel(status) : LeaveWith(status);
+  // Of a stream that only ends a server that cannot reach the job's store, or cannot any more, could
+  // say no more than that this worker was lost. Close() waits no longer than kHearing for it.
+  LeaveWith(status, /*at_once=*/begun);
 }
 
 bool PsEngine::WaitClosed(Deadline deadline) {

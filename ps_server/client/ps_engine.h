@@ -165,12 +165,11 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
   // Says goodbye to all servers. Resolves when all streams are closed.
   SyncHandle Leave();
 
-  // Tells all servers why this worker leaves before the run has begun. They answer by closing the
-  // streams (WaitClosed()).
-  void LeaveWith(const absl::Status& error);
+  // Tells all servers why this worker leaves, ahead of chunks under way if `at_once`. They answer by
+  // closing the streams (WaitClosed()).
+  void LeaveWith(const absl::Status& error, bool at_once = false);
 
-  // Fails what is pending and what comes, and ends all streams; before the run has begun by
-  // LeaveWith(). The first call counts.
+  // Fails what is pending and what comes, and ends all streams by LeaveWith(). The first call counts.
   void FailAll(const absl::Status& status);
 
   // Ends all streams, whether servers answer or not. The first call counts.

@@ -124,8 +124,8 @@ void PsSync::Halt(const absl::Status&) {
 void PsSync::Close() {
   if (windows_ != nullptr) windows_->Stop();
   if (engine_ != nullptr) {
-    const absl::Status left =
-        absl::CancelledError(absl::StrCat("rank ", options_.group.RankOfJob(rank()), " left"));
+    const absl::Status left = absl::UnavailableError(
+        absl::StrCat("rank ", options_.group.RankOfJob(rank()), " lost: left without goodbye"));
     engine_->FailAll(left);
     if (!engine_->WaitClosed(Deadline::In(kHearing))) {
       engine_->Cancel(left);

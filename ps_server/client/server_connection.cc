@@ -29,7 +29,7 @@ absl::Status ServerConnection::Connect(StreamLink& link, std::shared_ptr<FrameSi
 void ServerConnection::Queue(OutgoingFrame frame, size_t number) {
   {
     MutexLock lock(&mutex_);
-    if (!cancelled_) {
+    if (!left_ && !cancelled_) {
       queue_.push_back({std::move(frame), static_cast<int>(number % connections_)});
     }
   }
@@ -107,11 +107,15 @@ void ServerConnection::Leave() {
   }
 }
 
-void ServerConnection::LeaveWith(const absl::Status& error) {
+void ServerConnection::LeaveWith(const absl::Status& error, bool at_once) {
+  Fifo<Queued> dropped;  // and so released, without the mutex
   MutexLock lock(&mutex_);
+  left_ = true;
+  dropped.swap(queue_);
   for (const auto& stream : streams_) {
     OutgoingFrame frame;
     frame.header = FailedHeader(error);
+    frame.urgent = at_once;
     stream->Send(std::move(frame));
     stream->Finish();
   }

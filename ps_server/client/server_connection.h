@@ -64,8 +64,9 @@ class ServerConnection {
   // Says goodbye on all streams.
   void Leave();
 
-  // Says why this worker leaves, after all that it has sent, and finishes all streams.
-  void LeaveWith(const absl::Status& error);
+  // Says why this worker leaves, drops what is queued and finishes all streams. `at_once`: ahead of
+  // chunks that a stream has not written yet, for servers that have answered HELLO; else after them.
+  void LeaveWith(const absl::Status& error, bool at_once = false);
 
   // Ends all streams and drops what is queued.
   void Cancel(const absl::Status& reason);
@@ -104,6 +105,7 @@ class ServerConnection {
   int64_t credit_ ABSL_GUARDED_BY(mutex_);
   // Chunks that may be sent before the next result; below 0 in steps with a norm.
   int64_t lead_ ABSL_GUARDED_BY(mutex_);
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;  // nothing is queued any more
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in Pump()
 };

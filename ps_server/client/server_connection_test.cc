@@ -14,15 +14,18 @@ namespace {
 
 using testing::ElementsAre;
 
+constexpr int kFailedAtOnce = -1;
+constexpr int kFinished = -2;
+
 // Keeps the slots of what is sent.
 class Recorder : public FrameStream {
  public:
   explicit Recorder(std::vector<int>* sent) : sent_(sent) {}
   void Send(OutgoingFrame frame) override {
-    sent_->push_back(static_cast<int>(frame.header.slot()));
+    sent_->push_back(frame.urgent ? kFailedAtOnce : static_cast<int>(frame.header.slot()));
     frame.released.Run();
   }
-  void Finish() override {}
+  void Finish() override { sent_->push_back(kFinished); }
   void Cancel(absl::Status) override {}
 
  private:
@@ -79,6 +82,22 @@ TEST(ServerConnectionTest, ChunksOfAClippedStepDoNotWaitForResultsWhichWaitForTh
   for (int slot = 0; slot < 4; ++slot) server.Queue(Chunk(slot, /*max_norm=*/1), slot);
   EXPECT_THAT(link.sent[0], ElementsAre(0, 2));
   EXPECT_THAT(link.sent[1], ElementsAre(1, 3));
+}
+
+TEST(ServerConnectionTest, AServerHearsAtOnceWhyAWorkerLeavesInTheMiddleOfAStep) {
+  RecordingLink link;
+  ServerConnection server(0, 0, "server 0", "nowhere:1", /*connections=*/1, /*lead=*/1);
+  ASSERT_TRUE(server.Connect(link, nullptr, Deadline::Never()).ok());
+  bool released[3] = {};
+  for (int slot = 0; slot < 3; ++slot) {
+    OutgoingFrame frame = Chunk(slot);
+    frame.released = [&released, slot] { released[slot] = true; };
+    server.Queue(std::move(frame), slot);
+    if (slot == 1) server.LeaveWith(absl::AbortedError("rank 7 lost"), /*at_once=*/true);
+  }
+  server.AddResult();
+  EXPECT_THAT(link.sent[0], ElementsAre(0, kFailedAtOnce, kFinished));
+  EXPECT_THAT(released, ElementsAre(true, true, true));
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ std::string Absolute(const std::string& path) {
 
 absl::Status CannotWrite(const std::string& folder, const absl::Status& status) {
   return absl::InvalidArgumentError(
-      absl::StrCat("--checkpoint: expected a folder that this job alone can write to, found ",
+      absl::StrCat("--checkpoint: expected a folder that can take this job's checkpoints, found ",
                    folder, ": ", status.message()));
 }
 
