@@ -250,6 +250,7 @@ TEST_F(CheckpointTest, WhatIsNotTheSameJobIsRefusedInOneLine) {
       {{"--checkpoint_keep=0"}, "--checkpoint_keep: expected at least 1"},
       {{"--checkpoint=", "--resume=auto"}, "--checkpoint: expected a folder"},
       {{"--init_from=" + folder() + "/no.pt", "--checkpoint="}, "--init_from: cannot read"},
+      {{"--init_from=" + folder(), "--checkpoint="}, folder() + "/latest/model.pt"},
   };
   for (const auto& [flags, expected] : cases) {
     WorkerProcesses worker({With(With(job, Checkpoints({})), flags)});

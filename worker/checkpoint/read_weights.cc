@@ -7,8 +7,11 @@
 #include "worker/checkpoint/read_weights.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <set>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -537,7 +540,17 @@ absl::StatusOr<WeightsFound> ReadWeights(const std::string& path, const WeightsW
     return absl::Status(status.code(), absl::StrCat(front, status.message()));
   };
   const absl::StatusOr<std::string> file = NewLocalFileSystem()->Read(path);
-  if (!file.ok()) return with("--init_from: ", file.status());
+  if (!file.ok()) {
+    std::error_code none;
+    for (const char* inside : {"model.pt", "latest/model.pt"}) {
+      const std::string model = absl::StrCat(path, "/", inside);
+      if (!std::filesystem::is_regular_file(model, none)) continue;
+      return absl::Status(file.status().code(),
+                          absl::StrCat("--init_from: expected a file of weights, found the folder ",
+                                       path, ", which has one: ", model));
+    }
+    return with("--init_from: ", file.status());
+  }
   absl::StatusOr<WeightsFound> found = Decode(*file, wanted);
   if (found.ok() || absl::StartsWith(found.status().message(), "--")) return found;
   return with(absl::StrCat("--init_from: ", path, ": "), found.status());
