@@ -223,13 +223,15 @@ absl::Status AskLauncher(Flags* flags) {
   return absl::OkStatus();
 }
 
+void Notice(const std::string& text) { PrintNotice("ps_server", text); }
+
 // Waits for the master's name to be found.
 absl::StatusOr<LocalAddresses> FindHere(const Flags& flags, Deadline deadline) {
   LocalAddressOptions options;
   options.master = flags.master;
   options.open = CheckListener(flags.credentials, "0.0.0.0:0").ok();
   options.deadline = deadline;
-  options.notice = [](const std::string& text) { PrintNotice("ps_server", text); };
+  options.notice = Notice;
   return FindLocalAddress(options);
 }
 
@@ -265,7 +267,7 @@ absl::StatusOr<Master> AskMaster(const Flags& flags, const LocalAddresses& here,
   pass.attempt = flags.attempt;
   GS_ASSIGN_OR_RETURN(master.store,
                       EnterStore(here.store, flags.credentials, &pass, deadline,
-                                 FailureTimeout(flags.failure_timeout, flags.timeout)));
+                                 FailureTimeout(flags.failure_timeout, flags.timeout), Notice));
   master.key = pass.key;
   GS_ASSIGN_OR_RETURN(master.run, AskForRun(*master.store, deadline));
   if (!flags.run_id.empty() && flags.run_id != master.run.run_id) {

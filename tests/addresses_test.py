@@ -261,6 +261,15 @@ class AddressesTest(unittest.TestCase):
         b.write_hosts("10.7.0.1 a.service\n")
         self.assert_all_end_well(*processes)
 
+    # They said nothing until --timeout.
+    def test_who_comes_before_rank_zero_says_whom_it_waits_for(self):
+        a, b = self.two_hosts("", "")
+        flags = ["--master=10.7.0.1:7001", "--topology=ps", "--num_servers=1"]
+        processes = [self.rank(b, 1, *flags, **SECRET), self.start(b, SERVER, "--master=10.7.0.1:7001", **SECRET)]
+        for process in processes:
+            self.wait_for_text(process, "waiting for rank 0: no store at 10.7.0.1:7001 yet")
+        self.assert_all_end_well(*processes, self.rank(a, 0, *flags, **SECRET))
+
     def test_a_host_need_not_be_able_to_look_up_its_own_name(self):
         a, _ = self.two_hosts("", "")
         for environment in (SECRET, {}):

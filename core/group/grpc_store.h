@@ -4,6 +4,7 @@
 #ifndef GRADSYNC_CORE_GROUP_GRPC_STORE_H_
 #define GRADSYNC_CORE_GROUP_GRPC_STORE_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -120,9 +121,12 @@ struct StorePass {
 // Errors: also those of StoreDoor::Join(), and FAILED_PRECONDITION where something else is served
 // there; whoever gets one is no member of the job and should leave it alone. LostStoreHolder() when
 // its host takes connections and nobody has answered for `failure_timeout`.
+// `notice`, unless null, is called on this thread where nobody has answered for ten seconds, with
+// what a user should know.
 absl::StatusOr<std::shared_ptr<ConnectedStore>> EnterStore(
     const std::string& address, const Credentials& credentials, StorePass* pass, Deadline deadline,
-    absl::Duration failure_timeout = absl::InfiniteDuration());
+    absl::Duration failure_timeout = absl::InfiniteDuration(),
+    const std::function<void(const std::string&)>& notice = nullptr);
 
 }  // namespace gradsync
 

@@ -37,6 +37,7 @@ constexpr absl::Duration kGrace = absl::Seconds(2);
 constexpr absl::Duration kReconnectInterval = absl::Seconds(1);
 // Before who was told at once that nobody serves the store yet asks again.
 constexpr absl::Duration kRefusedPause = absl::Milliseconds(100);
+constexpr absl::Duration kSilentWait = absl::Seconds(10);  // after which a user hears of it
 // How long the host may take to say whether anybody listens.
 constexpr absl::Duration kHostPatience = absl::Milliseconds(500);
 // How long a watch waits for its challenge.
@@ -376,9 +377,11 @@ class GrpcStore : public ConnectedStore {
 
 // Waits until somebody answers. Errors: DEADLINE_EXCEEDED; LostStoreHolder() when the host takes
 // connections and nobody answers for `failure_timeout`. Looks are counted, not time, which passes
-// also while this process does not run.
-absl::Status AwaitServer(Connection& connection, Deadline deadline,
-                         absl::Duration failure_timeout) {
+// also while this process does not run. A wait of kSilentWait calls `on_long`, once.
+absl::Status AwaitServer(Connection& connection, Deadline deadline, absl::Duration failure_timeout,
+                         const std::function<void()>& on_long) {
+  const Deadline silent = Deadline::In(kSilentWait);
+  bool told = false;
   absl::Duration deaf;
   while (true) {
     const Deadline look = std::min(deadline, Deadline::In(kReconnectInterval));
@@ -387,6 +390,7 @@ absl::Status AwaitServer(Connection& connection, Deadline deadline,
                       status.error_message() == kLate;
     if (!late && status.error_code() != grpc::StatusCode::UNAVAILABLE) return absl::OkStatus();
     if (deadline.passed()) return absl::DeadlineExceededError("no answer");
+    if (silent.passed() && !std::exchange(told, true)) on_long();
     if (!late) {
       absl::SleepFor(std::min(kRefusedPause, deadline.remaining()));
       continue;
@@ -408,18 +412,23 @@ std::string LastFailure(Connection& connection) {
                                                               : "no answer";
 }
 
-absl::StatusOr<std::shared_ptr<Connection>> Reach(const std::string& address,
-                                                  const Credentials& credentials,
-                                                  const std::string& key, Deadline deadline,
-                                                  absl::Duration failure_timeout) {
+absl::StatusOr<std::shared_ptr<Connection>> Reach(
+    const std::string& address, const Credentials& credentials, const std::string& key,
+    Deadline deadline, absl::Duration failure_timeout,
+    const std::function<void(const std::string&)>& notice) {
   GS_ASSIGN_OR_RETURN(const HostPort place, ParseHostPort(address));
   auto connection = std::make_shared<Connection>(address, credentials, key);
-  const absl::Status answered = AwaitServer(*connection, deadline, failure_timeout);
-  if (absl::IsDeadlineExceeded(answered)) {
+  const auto why = [&] {
     const std::string host = DescribeHost(place.host);
+    return absl::StrCat(host.empty() ? "" : absl::StrCat(" (", host, ")"), ": ",
+                        LastFailure(*connection));
+  };
+  const absl::Status answered = AwaitServer(*connection, deadline, failure_timeout, [&] {
+    if (notice) notice(absl::StrCat("waiting for rank 0: no store at ", address, " yet", why()));
+  });
+  if (absl::IsDeadlineExceeded(answered)) {
     return absl::DeadlineExceededError(absl::StrCat(
-        "store at ", address, ": expected a store there, found none by the deadline",
-        host.empty() ? "" : absl::StrCat(" (", host, ")"), ": ", LastFailure(*connection)));
+        "store at ", address, ": expected a store there, found none by the deadline", why()));
   }
   GS_RETURN_IF_ERROR(answered);
   return connection;
@@ -437,17 +446,17 @@ absl::StatusOr<std::shared_ptr<ConnectedStore>> ConnectStore(const std::string& 
                                                              const Credentials& credentials,
                                                              Deadline deadline,
                                                              const std::string& key) {
-  GS_ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection,
-                      Reach(address, credentials, key, deadline, absl::InfiniteDuration()));
+  GS_ASSIGN_OR_RETURN(
+      std::shared_ptr<Connection> connection,
+      Reach(address, credentials, key, deadline, absl::InfiniteDuration(), nullptr));
   return std::make_shared<GrpcStore>(std::move(connection));
 }
 
-absl::StatusOr<std::shared_ptr<ConnectedStore>> EnterStore(const std::string& address,
-                                                           const Credentials& credentials,
-                                                           StorePass* pass, Deadline deadline,
-                                                           absl::Duration failure_timeout) {
+absl::StatusOr<std::shared_ptr<ConnectedStore>> EnterStore(
+    const std::string& address, const Credentials& credentials, StorePass* pass, Deadline deadline,
+    absl::Duration failure_timeout, const std::function<void(const std::string&)>& notice) {
   GS_ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection,
-                      Reach(address, credentials, /*key=*/"", deadline, failure_timeout));
+                      Reach(address, credentials, /*key=*/"", deadline, failure_timeout, notice));
   constexpr size_t kMaxRunIdBytes = 512;
   if (pass->run_id.size() > kMaxRunIdBytes) {
     return absl::InvalidArgumentError(absl::StrCat("--run_id: expected at most ", kMaxRunIdBytes,

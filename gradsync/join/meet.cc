@@ -222,7 +222,8 @@ absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
   pass.attempt = options.attempt;
   pass.rank = options.rank;
   const absl::StatusOr<std::shared_ptr<ConnectedStore>> entered =
-      EnterStore(group.store_address, group.credentials, &pass, deadline, group.failure_timeout);
+      EnterStore(group.store_address, group.credentials, &pass, deadline, group.failure_timeout,
+                 options.notice);
   if (!entered.ok()) return InTime(entered.status(), options);
   const std::shared_ptr<ConnectedStore>& connected = *entered;
   group.key = pass.key;
