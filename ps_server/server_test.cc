@@ -499,6 +499,20 @@ TEST_F(ServerTest, WhoFailedFirstIsBelievedOfAWorkerThatLeavesInAStep) {
   ExpectRunFails(absl::StatusCode::kAborted, {"rank 7 lost: no sign of life"});
 }
 
+// Which is no failure of its own.
+TEST_F(ServerTest, AWorkerThatWaitedInVainIsNotBlamed) {
+  Begin();
+  proto::FrameHeader failed;
+  failed.set_kind(Kind::FAILED);
+  failed.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  failed.mutable_error()->set_message("bucket 0 of step 1 did not come");
+  workers_[1]->Send(failed, "");
+  workers_[1]->Finish();
+  ExpectRunFails(
+      absl::StatusCode::kAborted,
+      {"nobody is known to have failed, but rank 1 (10.0.0.1) waited in vain: bucket 0"});
+}
+
 TEST_F(ServerTest, StepsThatNobodyCanTrainWithFailTheRun) {
   const double infinite = std::numeric_limits<double>::infinity();
   const double nan = std::numeric_limits<double>::quiet_NaN();

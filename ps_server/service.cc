@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -55,6 +56,13 @@ absl::Status SendHost(FrameStream& stream) {
   stream.Send(std::move(frame));
   stream.Finish();
   return absl::OkStatus();
+}
+
+// What a worker says that names nobody.
+std::string FailureOf(absl::string_view name, const absl::Status& told) {
+  return absl::IsDeadlineExceeded(told) ? absl::StrCat("nobody is known to have failed, but ", name,
+                                                       " waited in vain: ", told.message())
+                                        : absl::StrCat(name, ": failed: ", told.message());
 }
 
 AdmissionRules RulesOf(const ServiceLimits& limits) {
@@ -282,16 +290,15 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
 
 void Service::OnMembersFrame(Session& session, const proto::FrameHeader& header, Payload payload) {
   if (header.kind() == proto::FrameHeader::FAILED) {
-    // The group may know better why.
     const absl::Status told = FailureIn(header);
     const bool knows = BeginsWithCulprit(told.message());
     if (knows || router() != nullptr) {
       session.left = true;  // it ends its stream as it said
       // What the group has agreed on. Who published it may have ended, and the store with it.
       if (knows && absl::IsAborted(told)) return Fail(told);
-      return Lost(knows ? told
-                        : absl::AbortedError(absl::StrCat(admission_.Name(session.rank),
-                                                          ": failed: ", told.message())));
+      // The group may know better why.
+      return Lost(absl::AbortedError(knows ? std::string(told.message())
+                                           : FailureOf(admission_.Name(session.rank), told)));
     }
   }
   const absl::Status status = WithinMemory(

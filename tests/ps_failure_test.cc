@@ -89,7 +89,8 @@ TEST_P(PsFailureTest, ALostServerIsNamedByIndexAndAddressWhereMemoryIsShared) {
   }
 }
 
-TEST_P(PsFailureTest, ALostWorkerIsNamedByServersAndOtherWorkers) {
+// One that is lost without a word: kill_test.cc.
+TEST_P(PsFailureTest, AWorkerThatFailsIsNamedWithItsReasonByServersAndOtherWorkers) {
   PsGroup group(GetParam().make(), kWorkers, 2, PsOptions());
   absl::BlockingCounter done(kWorkers);
   RunRanks(kWorkers, [&](int rank) {
@@ -99,19 +100,21 @@ TEST_P(PsFailureTest, ALostWorkerIsNamedByServersAndOtherWorkers) {
     done.DecrementCount();
     if (rank == 1) {
       done.Wait();
-      sync->Abort(absl::DataLossError("killed"));
+      sync->Abort(absl::DataLossError("a disk broke"));
       return;
     }
     const MonotonicTime began = MonotonicTime::Now();
     const absl::Status status = RunStep(*sync, plan_, 2);
-    EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsAborted(status)) << status;
-    EXPECT_TRUE(absl::StrContains(status.message(), "rank 1 (127.0.0.1) lost")) << status;
+    EXPECT_TRUE(absl::IsAborted(status)) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "rank 1 (127.0.0.1): failed: a disk broke"))
+        << status;
     EXPECT_LT(MonotonicTime::Now() - began, absl::Seconds(10));
   });
   for (int i : {0, 1}) {
     const absl::Status ended = group.server(i).Wait();
-    EXPECT_TRUE(absl::IsUnavailable(ended)) << ended;
-    EXPECT_TRUE(absl::StrContains(ended.message(), "(127.0.0.1) lost")) << ended;
+    EXPECT_TRUE(absl::IsAborted(ended)) << ended;
+    EXPECT_TRUE(absl::StrContains(ended.message(), "rank 1 (127.0.0.1): failed: a disk broke"))
+        << ended;
   }
 }
 
