@@ -247,14 +247,16 @@ TEST(RingFailureTest, ARankThatHangsUpWhileOthersConnectIsNamedByAll) {
   RingOptions base;
   base.link = NewInProcessLink();
   const RingGroup group(2, base);
+  // Without a failure timeout an address at which nobody listens any more is tried until the deadline.
+  std::vector<std::unique_ptr<GradientSync>> syncs(2);
   RunRanks(2, [&](int rank) {
     RingOptions options = group.options(rank);
     if (rank == 0) {
       options.link = std::make_shared<FailingLink>(
           absl::UnavailableError("connection reset by peer"), options.link);
     }
-    const std::unique_ptr<GradientSync> sync = *CreateRingGradientSync(options);
-    const absl::Status bound = sync->Bind(SomePlan(2), Soon()).status();
+    syncs[rank] = *CreateRingGradientSync(options);
+    const absl::Status bound = syncs[rank]->Bind(SomePlan(2), Soon()).status();
     EXPECT_TRUE(absl::StartsWith(bound.message(), "rank 1 at 127.0.0.1:")) << bound;
   });
 }
