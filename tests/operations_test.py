@@ -494,6 +494,14 @@ class OperationsTest(unittest.TestCase):
                 self.assertEqual((launch.returncode, launch.err.read_text()), (0, ""))
                 self.assertIn("[worker 0] ", launch.out.read_text())
 
+    # Debian's LibTorch is linked with OpenCV, which it does not use, and so with GDAL and Qt: half of the time to start a worker.
+    def test_a_worker_does_not_load_what_libtorch_is_only_linked_with(self):
+        loaded = subprocess.run(["ldd", WORKER], check=True, capture_output=True, text=True).stdout
+        if not re.search(r"libtorch_cpu\.so\S* => /(usr/)?lib/", loaded):
+            self.skipTest("LibTorch is not Debian's")
+        self.assertNotIn("libgdal", loaded)
+        self.assertIn("libopencv_core", loaded)  # the empty one
+
     def test_flags_that_cannot_be_are_refused_in_one_line(self):
         server = self.start(SERVER, "--metrics_port=0", f"--metrics_port_file={self.folder}/page")
         port = self.address("page").split(":")[1]

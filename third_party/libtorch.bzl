@@ -6,6 +6,7 @@ With --config=cuda: the folder that LIBTORCH names, or the one that tools/setup 
 _BUILD = """
 cc_library(
     name = "torch",
+    srcs = {unused},
     hdrs = {hdrs},
     defines = {defines},
     includes = {includes},
@@ -52,6 +53,24 @@ def libtorch_folder(ctx):
     folder = ctx.os.environ.get("LIBTORCH", "")
     return cuda_setup_folder(ctx) + "/torch" if not folder and wants_cuda(ctx) else folder
 
+# Debian's libtorch_cpu is linked with these for operators of Caffe2 that it does not have: it names no symbol of theirs. With what
+# they link in turn, GDAL and Qt among it, they are most of the 287 libraries of a program that links LibTorch.
+_MAKE_UNUSED = """
+mkdir unused
+for name in $(objdump -p "$(gcc -print-file-name=libtorch_cpu.so)" | awk '$1 == "NEEDED" { print $2 }' |
+    grep -E '^lib(avcodec|avformat|avutil|leveldb|lmdb|opencv_.*|snappy|swresample|swscale|zmq)[.]so'); do
+  gcc -shared -nostdlib -x c /dev/null -o "unused/$name" -Wl,-soname,"$name" || exit
+done
+"""
+
+def _unused_libraries(ctx):
+    """Paths of empty libraries by those names. A program that links them does not load the real ones, and starts in half the time.
+    Where it does not find them, because it was carried elsewhere, it loads the real ones."""
+    made = ctx.execute(["bash", "-o", "pipefail", "-c", _MAKE_UNUSED])
+    if made.return_code:
+        fail("cannot make libraries in place of those that libtorch_cpu does not use: " + made.stderr)
+    return sorted(["unused/" + path.basename for path in ctx.path("unused").readdir()])
+
 # Every variable that the functions above read.
 LIBTORCH_ENVIRON = ["GRADSYNC_CUDA", "HOME", "LIBTORCH", "XDG_CACHE_HOME"]
 
@@ -60,6 +79,7 @@ def _libtorch_repository_impl(ctx):
     ctx.file("WORKSPACE", "")
     cuda_linkopts = []
     gloo_linkopts = []
+    unused = []
     if folder:
         root = ctx.path(folder)
         lib = folder + "/lib"
@@ -88,6 +108,7 @@ def _libtorch_repository_impl(ctx):
         linkopts = []
         defines = ["USE_C10D_GLOO"]
         gloo_linkopts = ["-lgloo"]
+        unused = _unused_libraries(ctx)
 
     # The folder itself is the one header label: a glob of its 9,400 files would be linked into every sandbox.
     ctx.file("BUILD", _BUILD.format(
@@ -97,6 +118,7 @@ def _libtorch_repository_impl(ctx):
         gloo_linkopts = repr(gloo_linkopts),
         includes = repr(["include", "include/torch/csrc/api/include"]),
         linkopts = repr(linkopts + ["-ltorch_cpu", "-lc10"]),
+        unused = repr(unused),
     ))
 
 libtorch_repository = repository_rule(
