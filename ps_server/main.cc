@@ -53,7 +53,6 @@
 #include "core/group/store_run.h"
 #include "core/links/frame_codec.h"
 #include "core/links/grpc_stream.h"
-#include "grpc/grpc.h"
 #include "grpc/support/log.h"
 #include "ps_server/metrics.h"
 #include "ps_server/server.h"
@@ -433,9 +432,6 @@ int Main(int argc, char** argv) {
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
   const sigset_t signals = SignalsToWaitFor();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
-  // Never given back, so that gRPC does not shut down with the link: it would wait for a thread of
-  // its own, which after a write that the network held up sleeps for as much as ten seconds.
-  grpc_init();
   RaiseFileLimit();
   // Credentials are gRPC's, so they start threads.
   if (const absl::Status read = ReadCredentials(&flags); !read.ok()) return Complain(2, "", read);

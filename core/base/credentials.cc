@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/host_port.h"
 #include "core/base/status_macros.h"
+#include "grpc/grpc.h"
 
 namespace gradsync {
 namespace {
@@ -95,9 +96,18 @@ bool IsLoopback(absl::string_view host) {
   return IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
+// Once, and never given back, so that gRPC does not shut down with the last link of a process: it
+// would wait for a thread of its own, which after a write that the network held up sleeps for as
+// much as ten seconds.
+void KeepGrpc() {
+  static const bool kept = (grpc_init(), true);
+  (void)kept;
+}
+
 }  // namespace
 
 Credentials InsecureCredentials() {
+  KeepGrpc();
   Credentials credentials;
   credentials.channel = grpc::InsecureChannelCredentials();
   credentials.server = grpc::InsecureServerCredentials();
@@ -107,6 +117,7 @@ Credentials InsecureCredentials() {
 
 absl::StatusOr<Credentials> TlsCredentials(const TlsTexts& texts) {
   GS_RETURN_IF_ERROR(CheckTexts(texts));
+  KeepGrpc();
   Credentials credentials;
   credentials.encrypted = true;
   grpc::SslCredentialsOptions channel;
