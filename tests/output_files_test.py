@@ -238,7 +238,7 @@ class OutputFilesTest(unittest.TestCase):
         other.write_text("kept")
         (folder / ".lock").symlink_to(other)
         self.assert_refused([WORKER, *JOB, "--steps=1", f"--checkpoint={folder}"],
-                            [f"--checkpoint: expected a folder that can take this job's checkpoints, found {folder}: expected a file "
+                            [f"--checkpoint: expected a folder that this job's checkpoints can be written to, found {folder}: expected a file "
                              f"of its own at {folder}/.lock, found a symbolic link"])
         self.assertEqual(other.read_text(), "kept")
 
@@ -292,7 +292,7 @@ class OutputFilesTest(unittest.TestCase):
         self.wait_for_step(first, 2)
         for resume in ([], ["--resume=auto"]):
             self.assert_refused([WORKER, *job, "--steps=1", *resume],
-                                [f"--checkpoint: expected a folder that can take this job's checkpoints, found {self.folder}/c",
+                                [f"--checkpoint: expected a folder that this job's checkpoints can be written to, found {self.folder}/c",
                                  f"in use by process {first.pid} on host {socket.gethostname()}"])
         self.assert_refused([LAUNCH, "--workers=2", "--", "--topology=ring", *job, "--steps=1", "--resume"],
                             [f"in use by process {first.pid}"])

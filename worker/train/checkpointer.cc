@@ -52,7 +52,7 @@ std::string Absolute(const std::string& path) {
 
 absl::Status CannotWrite(const std::string& folder, const absl::Status& status) {
   return absl::InvalidArgumentError(
-      absl::StrCat("--checkpoint: expected a folder that can take this job's checkpoints, found ",
+      absl::StrCat("--checkpoint: expected a folder that this job's checkpoints can be written to, found ",
                    folder, ": ", status.message()));
 }
 
