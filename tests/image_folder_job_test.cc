@@ -290,14 +290,33 @@ TEST_F(ImageFolderJobTest, AResumedJobHasTheSameDataWhereverTheyAre) {
   ExpectRefused(
       With(With(Alone(copy, {}), kept), {"--steps=8", "--image_size=0", "--data=synthetic"}),
       {"expected"});
+
+  // Weights alone may be evaluated on it, but whose classes these are is said.
+  std::filesystem::copy(copy + "/train", copy + "/val", std::filesystem::copy_options::recursive);
+  for (const std::string& data : {path(), copy}) {
+    std::filesystem::remove_all(path() + "/val");
+    std::filesystem::copy(path() + "/train", path() + "/val",
+                          std::filesystem::copy_options::recursive);
+    TestProgram evaluation(
+        With(Alone(data, {}), {"--evaluate_only", "--resume=" + path() + "/kept"}));
+    EXPECT_EQ(evaluation.Finish().code, 0);
+    const auto other = Contains(AllOf(HasSubstr("(Cat, asp, bee)"), HasSubstr("(Cat, ant, bee)"),
+                                      HasSubstr("outputs may stand for other classes")));
+    std::vector<std::string> said = evaluation.out();
+    for (const std::string& line : evaluation.err()) said.push_back(line);
+    if (data == copy) {
+      EXPECT_THAT(said, other);
+    } else {
+      EXPECT_THAT(said, Not(other));
+    }
+  }
 }
 
 // The worker waited for a thread that waited for the disk, and nobody heard why.
 TEST_F(ImageFolderJobTest, ADiskThatDoesNotAnswerEndsTheJobWithTheFilesName) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's library must be the first that is loaded";
   std::filesystem::copy(path() + "/train/bee/2.jpg", path() + "/train/bee/hangs.jpg");
-  const std::string shim =
-      "LD_PRELOAD=" + std::filesystem::absolute("tests/odd_disk.so").string();
+  const std::string shim = "LD_PRELOAD=" + std::filesystem::absolute("tests/odd_disk.so").string();
   TestProgram late(With({"/usr/bin/env", shim}, Alone(path(), {"--timeout=3s", "--epochs=9"})));
   EXPECT_EQ(late.Finish().code, 1);
   ASSERT_FALSE(late.err().empty());

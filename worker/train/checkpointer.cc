@@ -51,9 +51,9 @@ std::string Absolute(const std::string& path) {
 }
 
 absl::Status CannotWrite(const std::string& folder, const absl::Status& status) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("--checkpoint: expected a folder that this job's checkpoints can be written to, found ",
-                   folder, ": ", status.message()));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--checkpoint: expected a folder that this job's checkpoints can be written to, found ",
+      folder, ": ", status.message()));
 }
 
 // What is written into a checkpoint goes when that is removed.
@@ -286,10 +286,26 @@ absl::Status Checkpointer::CheckData(const JobState& state) const {
     // A few files may have been mended or fetched again meanwhile.
     if (2 * different > parts) return other(before.ToString(), now.ToString());
     Say(absl::StrCat("--data: of ", parts, " files of the ", split,
-                     " split that were looked into, ", different, " are not as in ",
-                     start_->path()));
+                     " split that were looked into, ", different, " are not as in ", start_->path(),
+                     ": mended, or of classes that were exchanged"));
   }
   return absl::OkStatus();
+}
+
+// Weights may be evaluated on any data, but an output stands for the class that it was trained for.
+void Checkpointer::SayOfOtherClasses(const JobState& state) const {
+  // Of "imagefolder of 6 images in 2 classes (cat, dog), names 1f3a5b7c9d0e2468".
+  const auto classes = [](const DataIdentity& data) {
+    const size_t begin = std::min(data.what.find(" in "), data.what.size());
+    return data.what.substr(begin, data.what.rfind(", names ") - begin);
+  };
+  if (state.data.empty()) return;
+  const DataIdentity& before = state.data.begin()->second;
+  for (const auto& [split, now] : options_.data) {
+    if (classes(now) == classes(before)) continue;
+    return Say(absl::StrCat("--data: ", now.what, ", was ", before.what, " in ", start_->path(),
+                            ": outputs may stand for other classes"));
+  }
 }
 
 absl::Status Checkpointer::LoadWeights(torch::nn::Module& module) {
@@ -309,6 +325,8 @@ absl::Status Checkpointer::LoadWeights(torch::nn::Module& module) {
   if (!options_.weights_only) {
     GS_RETURN_IF_ERROR(CheckState(state));
     start_chunk_bytes_ = state.chunk_bytes;
+  } else {
+    SayOfOtherClasses(state);
   }
   GS_ASSIGN_OR_RETURN(const std::string file, start_->Read(*files_, kWeights));
   GS_ASSIGN_OR_RETURN(const Safetensors weights, DecodeSafetensors(file));

@@ -118,6 +118,7 @@ class Checkpointer {
   absl::Status CheckFolder() const;
   absl::Status CheckState(const JobState& state) const;
   absl::Status CheckData(const JobState& state) const;
+  void SayOfOtherClasses(const JobState& state) const;
   absl::StatusOr<std::vector<HostTensor>> GatherWeights(const torch::nn::Module& module,
                                                         DdpEngine& ddp, Deadline deadline) const;
   absl::Status WriteTensors(absl::string_view name, Safetensors weights);
