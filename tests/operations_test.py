@@ -494,7 +494,7 @@ class OperationsTest(unittest.TestCase):
                 self.assertEqual((launch.returncode, launch.err.read_text()), (0, ""))
                 self.assertIn("[worker 0] ", launch.out.read_text())
 
-    # Debian's LibTorch is linked with OpenCV, which it does not use, and so with GDAL and Qt: half of the time to start a worker.
+    # Debian's LibTorch is linked with OpenCV, which it does not use, and so with GDAL and Qt: a third of the time to start a worker.
     def test_a_worker_does_not_load_what_libtorch_is_only_linked_with(self):
         loaded = subprocess.run(["ldd", WORKER], check=True, capture_output=True, text=True).stdout
         if not re.search(r"libtorch_cpu\.so\S* => /(usr/)?lib/", loaded):

@@ -64,8 +64,9 @@ done
 """
 
 def _unused_libraries(ctx):
-    """Paths of empty libraries by those names. A program that links them does not load the real ones, and starts in half the time.
-    Where it does not find them, because it was carried elsewhere, it loads the real ones."""
+    """Paths of empty libraries by those names. A program that links them does not load the real ones, and starts in two thirds of
+    the time (benchmarks/results/worker_start_2core_xeon.txt). Where it does not find them, because it was carried elsewhere, it
+    loads the real ones."""
     made = ctx.execute(["bash", "-o", "pipefail", "-c", _MAKE_UNUSED])
     if made.return_code:
         fail("cannot make libraries in place of those that libtorch_cpu does not use: " + made.stderr)
