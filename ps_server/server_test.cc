@@ -20,6 +20,7 @@
 #include "core/base/monotonic_time.h"
 #include "core/base/mutex.h"
 #include "core/base/sanitizers.h"
+#include "core/links/frames.h"
 #include "core/links/in_process_stream.h"
 #include "core/plan/codec.h"
 #include "core/plan/plan.h"
@@ -478,11 +479,8 @@ TEST_F(ServerTest, LongTextsAreRefusedAloneInAShortMessage) {
 TEST_F(ServerTest, WhoFailedFirstIsBelievedOfAWorkerThatLeavesBeforeTheRunBegins) {
   RawStream worker(*link_, server_->address());
   worker.SayHello(RawStream::HelloFor(plan_, 1));
-  proto::FrameHeader failed;
-  failed.set_kind(Kind::FAILED);
-  failed.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kAborted));
-  failed.mutable_error()->set_message("rank 0 failed first: no file descriptors left");
-  worker.Send(failed, "");
+  worker.Send(FailedHeader(absl::AbortedError("rank 0 failed first: no file descriptors left")),
+              "");
   const absl::Status end = server_->Wait();
   EXPECT_EQ(end.message(), "rank 0 failed first: no file descriptors left");
 }
@@ -490,11 +488,7 @@ TEST_F(ServerTest, WhoFailedFirstIsBelievedOfAWorkerThatLeavesBeforeTheRunBegins
 // In the middle of a step too: the store that knows may have ended before the server could ask it.
 TEST_F(ServerTest, WhoFailedFirstIsBelievedOfAWorkerThatLeavesInAStep) {
   Begin();
-  proto::FrameHeader failed;
-  failed.set_kind(Kind::FAILED);
-  failed.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kAborted));
-  failed.mutable_error()->set_message("rank 7 lost: no sign of life");
-  workers_[1]->Send(failed, "");
+  workers_[1]->Send(FailedHeader(absl::AbortedError("rank 7 lost: no sign of life")), "");
   workers_[1]->Finish();
   ExpectRunFails(absl::StatusCode::kAborted, {"rank 7 lost: no sign of life"});
 }
@@ -502,11 +496,8 @@ TEST_F(ServerTest, WhoFailedFirstIsBelievedOfAWorkerThatLeavesInAStep) {
 // Which is no failure of its own.
 TEST_F(ServerTest, AWorkerThatWaitedInVainIsNotBlamed) {
   Begin();
-  proto::FrameHeader failed;
-  failed.set_kind(Kind::FAILED);
-  failed.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kDeadlineExceeded));
-  failed.mutable_error()->set_message("bucket 0 of step 1 did not come");
-  workers_[1]->Send(failed, "");
+  workers_[1]->Send(FailedHeader(absl::DeadlineExceededError("bucket 0 of step 1 did not come")),
+                    "");
   workers_[1]->Finish();
   ExpectRunFails(
       absl::StatusCode::kAborted,

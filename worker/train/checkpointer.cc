@@ -294,10 +294,11 @@ absl::Status Checkpointer::CheckData(const JobState& state) const {
 
 // Weights may be evaluated on any data, but an output stands for the class that it was trained for.
 void Checkpointer::SayOfOtherClasses(const JobState& state) const {
-  // Of "imagefolder of 6 images in 2 classes (cat, dog), names 1f3a5b7c9d0e2468".
+  // Of "imagefolder of 6 images in 2 classes (cat, dog), names 1f3a5b7c9d0e2468", or of "cifar10 of 6
+  // images in 10 classes, labels 1f3a5b7c9d0e2468": what is between the split's size and its digest.
   const auto classes = [](const DataIdentity& data) {
     const size_t begin = std::min(data.what.find(" in "), data.what.size());
-    return data.what.substr(begin, data.what.rfind(", names ") - begin);
+    return data.what.substr(begin, data.what.rfind(", ") - begin);
   };
   if (state.data.empty()) return;
   const DataIdentity& before = state.data.begin()->second;
