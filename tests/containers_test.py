@@ -97,6 +97,28 @@ class ContainersTest(unittest.TestCase):
             launch.communicate()
 
     # A job that a group had no memory for was killed instead of refused.
+    # They stayed until it ended, and a container has only so many processes.
+    def test_launch_as_the_first_process_reaps_those_that_lose_their_parent(self):
+        script = pathlib.Path(os.environ["TEST_TMPDIR"]) / "leaves_an_orphan"
+        script.write_text("#!/bin/sh\norphan=$(sh -c 'true & echo $!')\n"
+                          f"for _ in $(seq 400); do [ -e /proc/$orphan ] || exec {os.path.abspath(WORKER)} \"$@\"; sleep 0.05; done\n"
+                          "exit 3\n")
+        script.chmod(0o755)
+        inside = ["unshare", "-r", "--pid", "--fork", "--mount-proc"]
+        if subprocess.run([*inside, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("no processes of one's own here")
+        launch = self.run_here(*inside, LAUNCH, f"--worker_binary={script}", "--workers=2", "--", *JOB)
+        self.assertEqual(launch.returncode, 0, launch.stderr)
+
+    # It was said that memory had run out.
+    def test_a_box_without_random_numbers_is_what_is_named(self):
+        inside = ["unshare", "-rm", "sh", "-c", 'mount --bind /dev/null /dev/urandom && exec "$@"', "sh"]
+        if subprocess.run([*inside, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("no mounts of one's own here")
+        worker = self.run_here(*inside, WORKER, *JOB)
+        self.assertNotEqual(worker.returncode, 0)
+        self.assertRegex(worker.stderr, r"expected that LibTorch makes the weights .*, found: .*/dev/urandom\n")
+
     def test_buckets_that_a_memory_limit_has_no_room_for_are_refused(self):
         group = ControlGroup(self, "memory", memory=1200 << 20)
         result = self.run_here(WORKER, "--model=vgg16", "--batch_size=1", "--steps=1", preexec_fn=group.enter)

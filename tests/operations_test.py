@@ -446,11 +446,21 @@ class OperationsTest(unittest.TestCase):
     def test_a_result_that_stdout_does_not_take_is_a_failure_and_a_device_takes_a_record(self):
         for flag in "--steps=1", "--describe_model":
             worker = self.start(WORKER, *JOB, flag, stdout="/dev/full")
-            self.assert_ended(worker, 1, "worker: stdout: expected a file that takes all output, found one that does not")
+            self.assert_ended(worker, 1, "worker: stdout: expected it to take all output, found it closed or full")
         worker = self.start(WORKER, *JOB, "--steps=1", "--log_every=0", "--metrics_json=/dev/stdout")
         self.assertEqual(worker.wait(PATIENCE), 0, worker.err.read_text())
         text = worker.out.read_text()
         self.assertEqual(json.loads(text[text.index("{"):])["batch_size"], 4)
+
+    # A worker was killed by SIGXFSZ.
+    def test_a_process_that_may_write_no_file_says_which(self):
+        limited = ["bash", "-c", '(ulimit -f 0; exec "$@") 2>&1 | cat; exit ${PIPESTATUS[0]}', "bash"]
+        for flag, job in (("port_file", [LAUNCH, "--workers=2", "--", *JOB, "--topology=ring", "--steps=1"]),
+                          ("metrics_json", [WORKER, *JOB, "--steps=1", f"--metrics_json={self.folder}/m.json"])):
+            with self.subTest(flag):
+                process = self.start(*limited, *job)
+                self.assertEqual(process.wait(PATIENCE), 2)
+                self.assertRegex(process.out.read_text(), rf"worker: .*--{flag}: expected a file that can be written, found .*: File too large")
 
     def start_into_a_pipe(self, *argv):
         """A program whose stdout is closed after its first line."""
@@ -468,7 +478,7 @@ class OperationsTest(unittest.TestCase):
 
     def test_a_stdout_that_is_closed_costs_no_checkpoint(self):
         """`worker ... | head -5` was killed by SIGPIPE."""
-        lost = "stdout: expected a file that takes all output, found one that does not"
+        lost = "stdout: expected it to take all output, found it closed or full"
         job = [*JOB, "--steps=300", "--log_every=1"]
         worker = self.start_into_a_pipe(WORKER, *job, f"--checkpoint={self.folder}/c")
         self.assert_ended(worker, 1, f"worker: {lost}")

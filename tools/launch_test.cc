@@ -160,8 +160,8 @@ TEST(LaunchTest, AStdoutThatIsClosedIsALineAndExitCode1) {
   EXPECT_EQ(std::ifstream(code).get(), '1');
   EXPECT_THAT(launch.err(),
               UnorderedElementsAre("[worker 0] line 1", "[worker 1] line 1",
-                                   "launch: stdout: expected a file that takes all output, found "
-                                   "one that does not"));
+                                   "launch: stdout: expected it to take all output, found it "
+                                   "closed or full"));
 }
 
 TEST(LaunchTest, ThatItOutlivesItsReadersIsNotPassedOn) {
@@ -228,8 +228,8 @@ TEST(LaunchTest, AFullStdoutIsALineAndExitCode1) {
   EXPECT_EQ(launch.Finish().code, 1);
   EXPECT_THAT(launch.err(),
               UnorderedElementsAre("[worker 0] line 1", "[worker 1] line 1",
-                                   "launch: stdout: expected a file that takes all output, found "
-                                   "one that does not"));
+                                   "launch: stdout: expected it to take all output, found it "
+                                   "closed or full"));
 }
 
 // Waits until all processes that have lost their parent, which come to this one, have ended. Returns

@@ -1,6 +1,8 @@
 #include "tools/local_job.h"
 
 #include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -202,6 +204,7 @@ class LocalJob {
     for (const auto& member : members_) {
       if (member->running()) member->process->Poll();
     }
+    if (getpid() == 1) ReapOrphans();
     LookForInterrupt();
     LookForFailure();
     LookForRefusal();
@@ -210,6 +213,20 @@ class LocalJob {
     LookForLateWorkers();
     LookForStopped();
     EndTheRest();
+  }
+
+  // To the first process of a container come all that lose their parent there, and stay until it asks
+  // for them. A member that has ended is left to Poll().
+  void ReapOrphans() {
+    const auto is_member = [this](pid_t pid) {
+      return std::any_of(members_.begin(), members_.end(),
+                         [pid](const auto& member) { return member->process->pid() == pid; });
+    };
+    siginfo_t ended = {};
+    while (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0 &&
+           !is_member(ended.si_pid)) {
+      waitpid(ended.si_pid, nullptr, WNOHANG);
+    }
   }
 
   void LookForInterrupt() {

@@ -113,7 +113,8 @@ struct PipeEnds {
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
   for (int fd : options.keep) fcntl(fd, F_SETFD, 0);
-  std::signal(SIGPIPE, SIG_DFL);  // what this program ignores is no concern of the other's
+  // What this program ignores is no concern of the other's.
+  for (int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_DFL);
   execve(argv[0], argv, environment);
   FailChild(failure, errno);
 }

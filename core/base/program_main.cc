@@ -176,12 +176,14 @@ void EndBySignals(absl::string_view program, absl::string_view before) {
   });
 }
 
-void OutliveReaders() { std::signal(SIGPIPE, SIG_IGN); }
+void OutliveReaders() {
+  for (int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
+}
 
 int ExitCode(absl::string_view program, int code) {
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (written) return code;
-  PrintError(program, "stdout: expected a file that takes all output, found one that does not");
+  PrintError(program, "stdout: expected it to take all output, found it closed or full");
   return code == 0 ? 1 : code;
 }
 

@@ -63,9 +63,10 @@ void CatchFirstInterrupt();
 // once, from main, before other handlers for them are set.
 void EndBySignals(absl::string_view program, absl::string_view before);
 
-// From now on a write to a pipe or a terminal that nobody reads any more fails, as one to a full disk does,
-// and does not end the process: for programs that have more to keep than what they print. Call it once,
-// from main; programs that this one starts have it so too, unless they are told to have the default.
+// From now on a write to a pipe or a terminal that nobody reads any more, or beyond the largest file that
+// this process may write (ulimit -f), fails as one to a full disk does and does not end the process: for
+// programs that have more to keep than what they print. Call it once, from main; programs that this one
+// starts have it so too, unless they are told to have the default.
 void OutliveReaders();
 
 // The code for the process to end with: `code`, or 1 if that is 0 and stdout did not take all that was

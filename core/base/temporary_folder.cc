@@ -18,16 +18,17 @@ namespace {
 
 struct Place {
   std::string folder;
-  std::string named_by;  // a variable
+  std::string variable;
+  std::string found;  // what the variable says
 };
 
 // As std::filesystem::temp_directory_path(), to which an empty variable is an error.
 Place PlaceForFolders() {
   for (const char* const variable : {"TMPDIR", "TMP", "TEMP", "TEMPDIR"}) {
     const std::string folder = EnvironmentVariable(variable).value_or("");
-    if (!folder.empty()) return {folder, variable};
+    if (!folder.empty()) return {folder, variable, absl::StrCat("\"", folder, "\"")};
   }
-  return {"/tmp", "TMPDIR, which is not set,"};
+  return {"/tmp", "TMPDIR", "it unset and \"/tmp\""};
 }
 
 }  // namespace
@@ -39,9 +40,9 @@ absl::StatusOr<TemporaryFolder> TemporaryFolder::Create(absl::string_view prefix
   std::string path = folder / absl::StrCat(prefix, "XXXXXX");
   if (mkdtemp(path.data()) == nullptr) {
     const int error = errno;
-    return absl::InvalidArgumentError(absl::StrCat(place.named_by,
-                                                   ": expected a folder that takes files, found \"",
-                                                   place.folder, "\": ", std::strerror(error)));
+    return absl::InvalidArgumentError(absl::StrCat(place.variable,
+                                                   ": expected a folder that takes files, found ",
+                                                   place.found, ": ", std::strerror(error)));
   }
   return TemporaryFolder(std::move(path));
 }

@@ -206,8 +206,8 @@ absl::StatusOr<std::shared_ptr<Model>> CreateModel(const ModelOptions& given) {
     GS_ASSIGN_OR_RETURN(model, CreateByName(options));
   } catch (const std::exception& e) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(SizeFlags(options), ": weights: expected at least ", LeastBytes(options, 1),
-                     " bytes of memory, found: LibTorch: ", FirstLine(e.what())));
+        absl::StrCat(SizeFlags(options), ": expected that LibTorch makes the weights (at least ",
+                     LeastBytes(options, 1), " bytes), found: ", FirstLine(e.what())));
   }
   model->set_activation_checkpointing(options.activation_checkpointing);
   return model;

@@ -222,11 +222,12 @@ absl::Status Checkpointer::CheckFolder() const {
   if (steps.empty() || (start_.has_value() && steps.back() <= start_->step())) {
     return absl::OkStatus();
   }
-  return FlagError("checkpoint",
+  return absl::InvalidArgumentError(
+      absl::StrCat("--checkpoint: expected ",
                    start_.has_value()
                        ? absl::StrCat("a folder without checkpoints after step ", start_->step())
                        : "a folder without checkpoints, or --resume=auto to go on from its newest",
-                   absl::StrCat(options_.folder, ", whose newest is of step ", steps.back()));
+                   ", found ", options_.folder, ", whose newest is of step ", steps.back()));
 }
 
 absl::Status Checkpointer::CheckState(const JobState& state) const {
