@@ -201,6 +201,20 @@ TEST_F(ImageFolderJobTest, FilesThatArePassedOverAreCountedAndNamed) {
                              HasSubstr(path() + "/train/"))));
 }
 
+// Flags that are for image folders alone were refused first, and a split's folder was said to lack
+// a folder train.
+TEST_F(ImageFolderJobTest, AnImageFolderThatIsGivenOtherwiseIsNamed) {
+  const std::string meant = "; did you mean --data=imagefolder:" + path() + "?";
+  for (const char* form : {"cifar10:", "text:"}) {
+    ExpectRefused(With(Alone(path(), {}), {"--data=" + (form + path())}),
+                  {"--data: expected ", "which holds class folders", meant});
+  }
+  ExpectRefused(With(Alone(path(), {}), {"--data=imagefolder=" + path()}), {meant});
+  for (const char* split : {"/train", "/val/"}) {
+    ExpectRefused(Alone(path() + split, {}), {split, "does not exist", meant});
+  }
+}
+
 // A pipe that had an image's name held the job up for ever.
 TEST_F(ImageFolderJobTest, WhatIsNoRegularFileIsRefusedByName) {
   ASSERT_EQ(mkfifo((path() + "/train/bee/pipe.jpg").c_str(), 0600), 0);
