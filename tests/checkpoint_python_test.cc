@@ -414,6 +414,11 @@ TEST_F(CheckpointPythonTest, AnotherHeadAndOldBatchNormsStartFromPublishedWeight
               ElementsAre(AllOf(HasSubstr("2 of other sizes (fc.weight: expected [10, 512], found "
                                           "[1000, 512]"),
                                 EndsWith("--init_skip='^fc\\.' starts without these"))));
+  WorkerProcesses stem({Frozen({from, "--stem=cifar", "--classes=1000"})});
+  EXPECT_EQ(stem[0].Finish().code, 2);
+  EXPECT_THAT(stem[0].err(),
+              ElementsAre(HasSubstr("found [64, 3, 7, 7]); its conv1.weight is that of "
+                                    "--stem=imagenet; --init_skip='^conv1\\.'")));
   WorkerProcesses skipped({Frozen({from, "--init_skip=^fc\\.", "--checkpoint=" + Path("ours")})});
   ASSERT_EQ(skipped[0].Finish().code, 0) << absl::StrJoin(skipped[0].err(), "\n");
   EXPECT_THAT(
