@@ -293,17 +293,19 @@ class Fitting {
     return keys.empty() ? "none" : Listed(keys, 10);
   }
 
+  absl::Status OtherKey(string_view why) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--init_key: expected an entry of the file that has tensors (",
+                     KeysWithWeights(), "), found \"", wanted_.key, "\"", why));
+  }
+
   absl::Status Choose() {
     std::vector<Place> places;
     for (const WeightDict& dict : dicts_) {
       if (!wanted_.key.empty() && dict.key != wanted_.key) continue;
       for (const Place& place : PlacesIn(dict)) places.push_back(place);
     }
-    if (places.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--init_key: expected an entry of the file that has tensors (",
-                       KeysWithWeights(), "), found \"", wanted_.key, "\""));
-    }
+    if (places.empty()) return OtherKey("");
     // The prefix "" comes first in its dict.
     std::stable_sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
       return a.names != b.names ? a.names > b.names : a.rank < b.rank;
@@ -361,6 +363,18 @@ class Fitting {
       }
     }
     if (most.second > 0) return absl::OkStatus();
+    for (const WeightDict& dict : dicts_) {
+      if (!wanted_.key.empty() && dict.key != wanted_.key) continue;
+      for (const WeightEntry& entry : dict.entries) {
+        if (!entry.numpy) continue;
+        if (!wanted_.key.empty()) return OtherKey(", which has numpy arrays");
+        return absl::InvalidArgumentError(absl::StrCat(
+            "expected tensors by name, found numpy arrays, such as ", Shown(entry.name),
+            dict.key.empty() ? "" : absl::StrCat(" in its entry ", Quoted(dict.key)),
+            "; torch.from_numpy() makes tensors of them"));
+      }
+    }
+    if (!wanted_.key.empty()) return OtherKey(", which has none");
     std::vector<std::string> names;
     for (const WeightEntry& entry : place_.dict->entries) names.push_back(Shown(entry.name));
     return absl::InvalidArgumentError(
