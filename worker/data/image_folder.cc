@@ -198,7 +198,11 @@ DataIdentity ImageFolder::identity() const {
                                ListNames(classes_, kMostNames), "), names ",
                                Sha256Hex(absl::StrCat(all, list_.DigestOfNames())).substr(0, 16));
   const int64_t files = std::min(size(), kFilesOfIdentity);
-  for (int64_t i = 0; i < files; ++i) identity.contents += TagOf(list_.path(i * size() / files));
+  for (int64_t i = 0; i < files; ++i) {
+    identity.contents += TagOf(list_.path(i * size() / files));
+    identity.labels.push_back(label(i * size() / files));
+  }
+  identity.classes = Sha256Hex(all).substr(0, 16);
   return identity;
 }
 
