@@ -224,7 +224,7 @@ std::vector<std::string> FrozenMlp(const std::vector<std::string>& more) {
 // What people have: each of these was refused, or read with other values, through the worker.
 TEST_F(CheckpointPythonTest, FilesOfTrainingScriptsAreStartingPoints) {
   Python({
-      "import argparse, collections, random, zipfile",
+      "import argparse, collections, pickle, random, zipfile",
       "import numpy",
       "torch.manual_seed(3)",
       "sd = collections.OrderedDict([('fc1.weight', torch.randn(32, 3072)), ('fc1.bias', "
@@ -286,6 +286,15 @@ TEST_F(CheckpointPythonTest, FilesOfTrainingScriptsAreStartingPoints) {
       "save('sparse', {**sd, 'fc2.weight': sd['fc2.weight'].to_sparse()})",
       "save('complex', {**sd, 'fc2.weight': torch.complex(sd['fc2.weight'], sd['fc2.weight'])})",
       "save('siamese', {**pre('online.'), **pre('target.')})",
+      "arrays = {k: v.numpy() for k, v in sd.items()}",
+      "save('arrays', arrays)",
+      "save('array', {**sd, 'fc1.bias': arrays['fc1.bias']})",
+      "save('some_arrays', {'net': sd, 'arrays': arrays, 'meta': {'epoch': 3}})",
+      "save('nested_arrays', {'epoch': 3, 'model': arrays})",
+      "pickle.dump(arrays, open('pickle.pt', 'wb')); pickle.dump(sd, open('other_pickle.pt', "
+      "'wb'))",
+      "numpy.savez('arrays.npz', **arrays); os.rename('arrays.npz', 'npz.pt')",
+      "numpy.save('array.npy', arrays['fc1.bias']); os.rename('array.npy', 'npy.pt')",
       "save('students', {'student': sd, 'teacher': pre('', ema)})",
       "class Custom(dict): pass",
       "save('custom', {'model': Custom(sd)})",
@@ -344,6 +353,17 @@ TEST_F(CheckpointPythonTest, FilesOfTrainingScriptsAreStartingPoints) {
        "NaN in fc1.bias"},
       {{"too_large"}, "found an infinite value or a NaN in fc1.bias"},
       {{"timm", "--init_key=ema"}, "--init_key: expected an entry of the file that has tensors"},
+      {{"arrays"}, "found numpy arrays, such as fc1.weight; torch.from_numpy() makes tensors"},
+      {{"nested_arrays"}, "found numpy arrays, such as fc1.weight in its entry \"model\""},
+      {{"array"}, "tensor fc1.bias: expected a dense tensor, found a numpy array"},
+      {{"some_arrays", "--init_key=arrays"},
+       "that has tensors (net), found \"arrays\", which has numpy arrays"},
+      {{"some_arrays", "--init_key=meta"},
+       "that has tensors (net), found \"meta\", which has none"},
+      {{"pickle"}, "found a pickle of numpy arrays"},
+      {{"other_pickle"}, "found a pickle that torch.save did not write"},
+      {{"npz"}, "found a file of numpy"},
+      {{"npy"}, "found a file of numpy"},
       {{"timm", "--init_skip=fc3"}, "--init_skip: expected a regular expression that matches"},
       {{"timm", "--init_skip=fc("}, "--init_skip: expected a regular expression (missing )"},
       {{"timm", "--init_skip=fc"}, "--init_skip: expected to leave tensors that are read"},
@@ -414,6 +434,11 @@ TEST_F(CheckpointPythonTest, AnotherHeadAndOldBatchNormsStartFromPublishedWeight
               ElementsAre(AllOf(HasSubstr("2 of other sizes (fc.weight: expected [10, 512], found "
                                           "[1000, 512]"),
                                 EndsWith("--init_skip='^fc\\.' starts without these"))));
+  WorkerProcesses stem({Frozen({from, "--stem=cifar", "--classes=1000"})});
+  EXPECT_EQ(stem[0].Finish().code, 2);
+  EXPECT_THAT(stem[0].err(),
+              ElementsAre(HasSubstr("found [64, 3, 7, 7]); its conv1.weight is that of "
+                                    "--stem=imagenet; --init_skip='^conv1\\.'")));
   WorkerProcesses skipped({Frozen({from, "--init_skip=^fc\\.", "--checkpoint=" + Path("ours")})});
   ASSERT_EQ(skipped[0].Finish().code, 0) << absl::StrJoin(skipped[0].err(), "\n");
   EXPECT_THAT(

@@ -201,6 +201,20 @@ TEST_F(ImageFolderJobTest, FilesThatArePassedOverAreCountedAndNamed) {
                              HasSubstr(path() + "/train/"))));
 }
 
+// Flags that are for image folders alone were refused first, and a split's folder was said to lack
+// a folder train.
+TEST_F(ImageFolderJobTest, AnImageFolderThatIsGivenOtherwiseIsNamed) {
+  const std::string meant = "; did you mean --data=imagefolder:" + path() + "?";
+  for (const char* form : {"cifar10:", "text:"}) {
+    ExpectRefused(With(Alone(path(), {}), {"--data=" + (form + path())}),
+                  {"--data: expected ", "which holds class folders", meant});
+  }
+  ExpectRefused(With(Alone(path(), {}), {"--data=imagefolder=" + path()}), {meant});
+  for (const char* split : {"/train", "/val/"}) {
+    ExpectRefused(Alone(path() + split, {}), {split, "does not exist", meant});
+  }
+}
+
 // A pipe that had an image's name held the job up for ever.
 TEST_F(ImageFolderJobTest, WhatIsNoRegularFileIsRefusedByName) {
   ASSERT_EQ(mkfifo((path() + "/train/bee/pipe.jpg").c_str(), 0600), 0);
@@ -310,6 +324,56 @@ TEST_F(ImageFolderJobTest, AResumedJobHasTheSameDataWhereverTheyAre) {
       EXPECT_THAT(said, Not(other));
     }
   }
+}
+
+// Two of ten classes that were exchanged were less than half of all files, and other names behind the
+// first four of classes were not heeded in an evaluation.
+TEST_F(ImageFolderJobTest, ExchangedClassesAndNamesBehindTheFirstAreFound) {
+  const std::string data = path() + "/ten";
+  for (int label = 0; label < 10; ++label) {
+    for (const char* split : {"/train/", "/val/"}) {
+      const std::string folder = absl::StrCat(data, split, "class", label);
+      std::filesystem::create_directories(folder);
+      for (int i = 0; i < 3; ++i) {
+        const std::string image = absl::StrCat(folder, "/", i, ".jpg");
+        std::filesystem::copy(path() + "/train/bee/2.jpg", image);
+        std::ofstream(image, std::ios::app) << label << i;  // behind its end
+      }
+    }
+  }
+  const auto rename = [&data](const std::string& from, const std::string& to) {
+    for (const char* split : {"/train/", "/val/"}) {
+      std::filesystem::rename(data + split + from, data + split + to);
+    }
+  };
+  const std::string kept = path() + "/kept";
+  const std::vector<std::string> resumed =
+      With(Alone(data, {}), {"--checkpoint=" + kept, "--resume=auto"});
+  ASSERT_EQ(TestProgram(With(resumed, {"--steps=2"})).Finish().code, 0);
+  rename("class7", "class");
+  rename("class6", "class7");
+  rename("class", "class6");
+  ExpectRefused(With(resumed, {"--steps=4"}), {"; in 2 classes all files", "are exchanged"});
+  // A class that was mended is a notice.
+  rename("class6", "class");
+  rename("class7", "class6");
+  rename("class", "class7");
+  for (int i = 0; i < 3; ++i) {
+    std::ofstream(absl::StrCat(data, "/train/class5/", i, ".jpg"), std::ios::app) << "mended";
+  }
+  TestProgram mended(With(resumed, {"--steps=4"}));
+  EXPECT_EQ(mended.Finish().code, 0);
+  EXPECT_THAT(mended.out(), Contains(HasSubstr("3 are not as in ")));
+
+  const auto evaluation = With(Alone(data, {}), {"--evaluate_only", "--resume=" + kept});
+  const auto other = Contains(HasSubstr("outputs may stand for other classes"));
+  TestProgram same(evaluation);
+  EXPECT_EQ(same.Finish().code, 0);
+  EXPECT_THAT(same.out(), Not(other));
+  rename("class8", "class80");
+  TestProgram renamed(evaluation);
+  EXPECT_EQ(renamed.Finish().code, 0);
+  EXPECT_THAT(renamed.out(), other);
 }
 
 // The worker waited for a thread that waited for the disk, and nobody heard why.

@@ -21,6 +21,7 @@ struct WeightEntry {
   // False for numbers, strings, dicts and the like, which no weight can be. An object that only
   // Python could make a tensor of, such as a sparse one, is a weight that read() refuses by name.
   bool weight = true;
+  bool numpy = false;  // an array of numpy, which is no weight
   // The tensor, contiguous, by that name. To be called once. Errors: INVALID_ARGUMENT for another
   // kind of tensor or value, naming it; DATA_LOSS for one that is damaged.
   std::function<absl::StatusOr<HostTensor>()> read;

@@ -298,6 +298,8 @@ TEST(TorchFileTest, OtherFormatsAreNamed) {
   EXPECT_THAT(std::string(Refused("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9 ...").message()),
               HasSubstr("legacy format"));
   EXPECT_THAT(std::string(Refused("hello").message()), HasSubstr("zip archive"));
+  EXPECT_THAT(std::string(Refused("\x1f\x8b and more").message()),
+              HasSubstr("compressed by gzip, which gunzip unpacks"));
   ZipWriter script;
   ASSERT_TRUE(script.Add("m/constants.pkl", "x").ok());
   EXPECT_THAT(std::string(Refused(script.Finish().value()).message()), HasSubstr("TorchScript"));
@@ -789,7 +791,19 @@ TEST(SafetensorsTest, AHeaderThatDeceivesIsRefused) {
   EXPECT_EQ(refused(R"([2],"data_offsets":[0,8])"), "");
   EXPECT_THAT(refused(R"([3],"data_offsets":[0,12])"), HasSubstr("t"));
   EXPECT_THAT(refused(R"([2],"data_offsets":[0,4])"), HasSubstr("data_offsets"));
-  EXPECT_THAT(refused(R"([1],"data_offsets":[4,8])"), HasSubstr("begins at byte 4"));
+  EXPECT_THAT(refused(R"([1],"data_offsets":[4,8])"),
+              HasSubstr("t begins at byte 4 of the tensors: expected 0, as the first one"));
+  // Of a file that was whole it was said to be cut off, and no tensor was named.
+  EXPECT_THAT(refused(R"([2],"data_offsets":[8,16])"),
+              HasSubstr("t: data_offsets 8 to 16 are not the 8 bytes of F32 [2] among 8"));
+  EXPECT_THAT(refused(R"([2],"data_offsets":[0,8,8])"),
+              HasSubstr("t: expected as data_offsets two integers"));
+  const std::string overlap = WithHeader(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                                         R"("b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})",
+                                         "12345678");
+  EXPECT_THAT(
+      std::string(DecodeSafetensors(overlap).status().message()),
+      HasSubstr("b begins at byte 2 of the tensors: expected 4, where a ends; they overlap"));
   EXPECT_THAT(refused(R"([1],"data_offsets":[0,4])"), HasSubstr("expected 4 bytes"));
   EXPECT_THAT(refused(R"([4294967296,4294967296,4],"data_offsets":[0,8])"), HasSubstr("more than"));
   EXPECT_THAT(refused(R"([-1],"data_offsets":[0,8])"), HasSubstr("shape"));

@@ -120,6 +120,19 @@ std::string Sizes(const std::vector<int64_t>& sizes) {
   return absl::StrCat("[", Listed(sizes, 8), "]");
 }
 
+// A ResNet's first convolution, in which alone the values of --stem differ.
+constexpr string_view kFirstConvolution = "conv1.weight";
+
+// The value of --stem with which a model that has `want` would have `found`; empty: none.
+string_view OtherStem(const TensorShape& want, const std::vector<int64_t>& found) {
+  if (want.name != kFirstConvolution || want.sizes.size() != 4 || found.size() != 4) return "";
+  std::vector<int64_t> other = want.sizes;
+  const int64_t size = other[2] == 7 ? 3 : 7;
+  other[2] = other[3] = size;
+  if (found != other) return "";
+  return size == 7 ? "imagenet" : "cifar";
+}
+
 // What of two lists of tensors differs.
 class Difference {
  public:
@@ -129,6 +142,7 @@ class Difference {
     Add(want.name,
         absl::StrCat(want.name, ": expected ", Sizes(want.sizes), ", found ", Sizes(found)),
         &other_);
+    if (stem_.empty()) stem_ = OtherStem(want, found);
   }
 
   bool none() const { return names_.empty(); }
@@ -147,6 +161,9 @@ class Difference {
     add("missing", missing_);
     add("unexpected", unexpected_);
     add("of other sizes", other_);
+    if (!stem_.empty()) {
+      parts.push_back(absl::StrCat("its ", kFirstConvolution, " is that of --stem=", stem_));
+    }
     return absl::StrCat("expected the model's ", wanted, " tensors, found ",
                         absl::StrJoin(parts, "; "));
   }
@@ -159,6 +176,7 @@ class Difference {
 
   std::set<std::string> names_;
   std::vector<std::string> missing_, unexpected_, other_;
+  string_view stem_;
 };
 
 // A regular expression that matches `names` and no others of `all`, for a command line; empty where
@@ -275,17 +293,19 @@ class Fitting {
     return keys.empty() ? "none" : Listed(keys, 10);
   }
 
+  absl::Status OtherKey(string_view why) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--init_key: expected an entry of the file that has tensors (",
+                     KeysWithWeights(), "), found \"", wanted_.key, "\"", why));
+  }
+
   absl::Status Choose() {
     std::vector<Place> places;
     for (const WeightDict& dict : dicts_) {
       if (!wanted_.key.empty() && dict.key != wanted_.key) continue;
       for (const Place& place : PlacesIn(dict)) places.push_back(place);
     }
-    if (places.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--init_key: expected an entry of the file that has tensors (",
-                       KeysWithWeights(), "), found \"", wanted_.key, "\""));
-    }
+    if (places.empty()) return OtherKey("");
     // The prefix "" comes first in its dict.
     std::stable_sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
       return a.names != b.names ? a.names > b.names : a.rank < b.rank;
@@ -343,6 +363,18 @@ class Fitting {
       }
     }
     if (most.second > 0) return absl::OkStatus();
+    for (const WeightDict& dict : dicts_) {
+      if (!wanted_.key.empty() && dict.key != wanted_.key) continue;
+      for (const WeightEntry& entry : dict.entries) {
+        if (!entry.numpy) continue;
+        if (!wanted_.key.empty()) return OtherKey(", which has numpy arrays");
+        return absl::InvalidArgumentError(absl::StrCat(
+            "expected tensors by name, found numpy arrays, such as ", Shown(entry.name),
+            dict.key.empty() ? "" : absl::StrCat(" in its entry ", Quoted(dict.key)),
+            "; torch.from_numpy() makes tensors of them"));
+      }
+    }
+    if (!wanted_.key.empty()) return OtherKey(", which has none");
     std::vector<std::string> names;
     for (const WeightEntry& entry : place_.dict->entries) names.push_back(Shown(entry.name));
     return absl::InvalidArgumentError(

@@ -95,9 +95,13 @@ absl::StatusOr<Place> ReadEntry(const std::string& name, const Value& value, uin
   const auto type_name = entry.fields().find("dtype");
   const auto sizes = IntegersIn(entry, "shape");
   const auto offsets = IntegersIn(entry, "data_offsets");
-  if (type_name == entry.fields().end() || !sizes.has_value() || !offsets.has_value() ||
-      offsets->size() != 2) {
-    return Damaged(absl::StrCat("expected dtype, shape and data_offsets of ", Shown(name)));
+  const bool has_offsets = offsets.has_value() && offsets->size() == 2;
+  if (type_name == entry.fields().end() || !sizes.has_value() || !has_offsets) {
+    return Damaged(absl::StrCat(Shown(name), ": expected ",
+                                type_name == entry.fields().end() ? "a dtype"
+                                : !sizes.has_value() ? "a shape of integers of at least 0"
+                                                     : "as data_offsets two integers of at least 0",
+                                ", found none or another value"));
   }
   Place place;
   place.begin = (*offsets)[0];
@@ -133,12 +137,15 @@ absl::StatusOr<Place> ReadEntry(const std::string& name, const Value& value, uin
 
 // `begin`: at which byte of the file the tensors begin, `bytes`: how many it has of them.
 absl::Status CheckWhole(const Struct& header, uint64_t begin, uint64_t bytes) {
-  uint64_t end = 0;
+  uint64_t end = 0, all = 0;
   for (const auto& [name, value] : header.fields()) {
     const auto offsets = IntegersIn(value.struct_value(), "data_offsets");
-    if (offsets.has_value() && offsets->size() == 2) end = std::max(end, (*offsets)[1]);
+    if (!offsets.has_value() || offsets->size() != 2) continue;
+    end = std::max(end, (*offsets)[1]);
+    if (all <= bytes && (*offsets)[1] > (*offsets)[0]) all += (*offsets)[1] - (*offsets)[0];
   }
-  if (end <= bytes) return absl::OkStatus();
+  // Where there is room for all of them, one is said to be elsewhere.
+  if (end <= bytes || all <= bytes) return absl::OkStatus();
   return Damaged(absl::StrCat("cut off: it ends at byte ", begin + bytes,
                               ", and by its header its tensors end at byte ", begin + end));
 }
@@ -223,12 +230,16 @@ absl::StatusOr<Safetensors> DecodeSafetensors(absl::string_view file,
     return std::make_pair(a.begin, a.end) < std::make_pair(b.begin, b.end);
   });
   uint64_t end = 0;
+  std::string before;
   for (Place& place : places) {
     if (place.begin != end) {
-      return Damaged(absl::StrCat(Shown(place.tensor.name), " begins at byte ", place.begin,
-                                  ", where the one before ends at ", end));
+      return Damaged(absl::StrCat(
+          Shown(place.tensor.name), " begins at byte ", place.begin, " of the tensors: expected ",
+          end, before.empty() ? ", as the first one" : absl::StrCat(", where ", before, " ends"),
+          place.begin < end ? "; they overlap" : "; what lies between is no tensor's"));
     }
     end = place.end;
+    before = Shown(place.tensor.name);
     if (!place.unread.ok()) {
       unread->emplace(place.tensor.name, place.unread);
       continue;

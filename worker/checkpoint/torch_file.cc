@@ -343,6 +343,7 @@ WeightDict DictOf(const std::shared_ptr<TorchFile>& file, const PickleValue& val
     WeightEntry entry;
     entry.name = name;
     entry.weight = IsWeight(*item);
+    entry.numpy = IsNumpyArray(*item);
     entry.read = [file, name, item] { return file->Read(name, *item); };
     const auto [place, added] = places.emplace(name, dict.entries.size());
     if (added) {
@@ -390,6 +391,8 @@ bool IsLegacy(absl::string_view file) {
 // Before PyTorch 0.1.10.
 bool IsTar(absl::string_view file) { return file.size() > 262 && file.substr(257, 5) == "ustar"; }
 
+constexpr char kNumpyFile[] = "a file of numpy, of whose arrays torch.from_numpy() makes tensors";
+
 absl::Status CheckFormat(absl::string_view file) {
   if (absl::StartsWith(file, absl::string_view("PK\x03\x04", 4))) return absl::OkStatus();
   if (IsLegacy(file) || IsTar(file)) {
@@ -404,6 +407,16 @@ absl::Status CheckFormat(absl::string_view file) {
     found = "HTML or XML, such as a page that a server sent instead";
   } else if (absl::StartsWith(file, "version https://git-lfs")) {
     found = "a pointer of Git LFS, for which `git lfs pull` fetches the file";
+  } else if (absl::StartsWith(file, "\x1f\x8b")) {
+    found = "a file compressed by gzip, which gunzip unpacks";
+  } else if (absl::StartsWith(file, "\x93NUMPY")) {
+    found = kNumpyFile;
+  } else if (absl::StartsWith(file, "\x80")) {
+    // The first array comes after the names of what makes it.
+    const bool numpy = absl::StrContains(file.substr(0, 4096), "numpy") &&
+                       absl::StrContains(file.substr(0, 4096), "_reconstruct");
+    found = numpy ? "a pickle of numpy arrays, of which torch.from_numpy() makes tensors"
+                  : "a pickle that torch.save did not write";
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "expected a zip archive as torch.save writes it, or safetensors, found ", found));
@@ -424,6 +437,10 @@ absl::StatusOr<std::string> FolderOf(const std::vector<ZipEntry>& entries) {
         "expected a state dict of torch.save, found TorchScript, as LibTorch's torch::save and"
         " torch.jit.save write it; in Python, torch.save(torch.jit.load(FILE).state_dict(), NEW)"
         " writes its weights");
+  }
+  if (absl::EndsWith(first, ".npy")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a zip archive of torch.save, found ", kNumpyFile));
   }
   const auto compressed = std::find_if(entries.begin(), entries.end(),
                                        [](const ZipEntry& entry) { return !entry.stored; });

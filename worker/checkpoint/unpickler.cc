@@ -48,6 +48,15 @@ bool KeepsFirstArgument(const PickleValue& function) {
 
 }  // namespace
 
+bool IsNumpyArray(const PickleValue& value) {
+  if (value.kind != Kind::kObject || value.inner == nullptr || value.inner->kind != Kind::kGlobal) {
+    return false;
+  }
+  const absl::string_view function = value.inner->items[1]->text;
+  return absl::StartsWith(value.inner->items[0]->text, "numpy.") &&
+         (function == "_reconstruct" || function == "_frombuffer");
+}
+
 std::string Describe(const PickleValue& value) {
   switch (value.kind) {
     case Kind::kNone:
@@ -77,6 +86,7 @@ std::string Describe(const PickleValue& value) {
   }
   if (value.inner == nullptr) return std::string(value.text);
   if (value.inner->kind != Kind::kGlobal) return "an object";
+  if (IsNumpyArray(value)) return "a numpy array, of which torch.from_numpy() makes a tensor";
   return absl::StrCat("an object made by ", Shown(value.inner->items[0]->text), " ",
                       Shown(value.inner->items[1]->text));
 }

@@ -47,6 +47,9 @@ struct PickleValue {
   }
 };
 
+// An array of numpy, whose values are not read.
+bool IsNumpyArray(const PickleValue& value);
+
 // "a dict", "an object of argparse Namespace": for messages, so of bounded length.
 std::string Describe(const PickleValue& value);
 

@@ -1,6 +1,7 @@
 #include "worker/data/dataset.h"
 
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -15,6 +16,11 @@ constexpr size_t kBlocks = 256;
 constexpr size_t kBlockBytes = kHashedWhole / kBlocks;
 constexpr size_t kNameBytes = 40;  // A line with several names must stay readable.
 
+absl::string_view Part(const DataIdentity& identity, size_t part) {
+  return absl::ClippedSubstr(identity.contents, part * DataIdentity::kTagBytes,
+                             DataIdentity::kTagBytes);
+}
+
 }  // namespace
 
 std::string DataIdentity::ToString() const {
@@ -23,13 +29,26 @@ std::string DataIdentity::ToString() const {
 }
 
 size_t DifferentParts(const DataIdentity& a, const DataIdentity& b) {
-  const absl::string_view x = a.contents, y = b.contents;
+  const size_t size = std::max(a.contents.size(), b.contents.size());
   size_t different = 0;
-  for (size_t at = 0; at < std::max(x.size(), y.size()); at += DataIdentity::kTagBytes) {
-    different += x.substr(std::min(at, x.size()), DataIdentity::kTagBytes) !=
-                 y.substr(std::min(at, y.size()), DataIdentity::kTagBytes);
+  for (size_t part = 0; part * DataIdentity::kTagBytes < size; ++part) {
+    different += Part(a, part) != Part(b, part);
   }
   return different;
+}
+
+int ExchangedClasses(const DataIdentity& before, const DataIdentity& now) {
+  constexpr int kFewest = 3;  // one or two files may have been mended
+  std::map<int, int> parts, different;
+  for (size_t part = 0; part < now.labels.size(); ++part) {
+    ++parts[now.labels[part]];
+    different[now.labels[part]] += Part(before, part) != Part(now, part);
+  }
+  int exchanged = 0;
+  for (const auto& [label, count] : parts) {
+    exchanged += count >= kFewest && different[label] == count;
+  }
+  return exchanged;
 }
 
 std::string ContentTag(absl::string_view bytes) {

@@ -31,12 +31,21 @@ struct DataIdentity {
 
   static constexpr size_t kTagBytes = 8;
 
+  // A digest of the names of all classes in their order; empty for data whose classes have none.
+  std::string classes = {};
+  // The classes of `contents`' parts, by number, where each is of one sample. Not kept in checkpoints.
+  std::vector<int> labels = {};
+
   // Both in words.
   std::string ToString() const;
 };
 
 // How many of the parts of `contents` differ.
 size_t DifferentParts(const DataIdentity& a, const DataIdentity& b);
+
+// In how many classes of `now` all parts differ, of at least three, as where folders of classes were
+// exchanged. `before` needs no labels.
+int ExchangedClasses(const DataIdentity& before, const DataIdentity& now);
 
 // DataIdentity::kTagBytes hexadecimal digits for these bytes.
 std::string ContentTag(absl::string_view bytes);

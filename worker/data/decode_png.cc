@@ -21,7 +21,7 @@ constexpr char kSixteenBitGrey[] = "16-bit grey, of which Pillow makes white, is
 // then is false, and what is allocated belongs to this class.
 class Decoder {
  public:
-  explicit Decoder(absl::string_view file) : bytes_(file.size()), rest_(file) {
+  explicit Decoder(absl::string_view file) : file_(file), rest_(file) {
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, OnError, OnWarning);
     if (png_ != nullptr) info_ = png_create_info_struct(png_);
   }
@@ -82,9 +82,16 @@ class Decoder {
   // What is wrong with a file that can be read all the same; empty: nothing.
   const std::string& warning() const { return warning_; }
 
+  // libpng names the chunk where it knows it; it reads ahead of what it decodes.
   absl::Status error() const {
-    return absl::DataLossError(absl::StrCat("is a PNG that cannot be read: ", message_,
-                                            ", before byte ", bytes_ - rest_.size()));
+    std::string where;
+    if (ends_early_) {
+      where = absl::StrCat(", at byte ", file_.size());
+    } else if (row_ >= 0) {
+      where = absl::StrCat(", in row ", row_ + 1, " of ", size().height);
+      if (interlaced()) absl::StrAppend(&where, ", pass ", pass_ + 1, " of ", passes_);
+    }
+    return absl::DataLossError(absl::StrCat("is a PNG that cannot be read: ", message_, where));
   }
 
  private:
@@ -113,18 +120,20 @@ class Decoder {
 
   static void Read(png_structp png, png_bytep out, size_t bytes) {
     auto* decoder = static_cast<Decoder*>(png_get_io_ptr(png));
-    if (decoder->rest_.size() < bytes) png_error(png, "the file ends early");
+    decoder->ends_early_ = decoder->rest_.size() < bytes;
+    if (decoder->ends_early_) png_error(png, "the file ends early");
     std::memcpy(out, decoder->rest_.data(), bytes);
     decoder->rest_.remove_prefix(bytes);
   }
 
-  const size_t bytes_;
-  absl::string_view rest_;
+  const absl::string_view file_;
+  absl::string_view rest_;  // not read yet
+  bool ends_early_ = false;
   png_structp png_ = nullptr;
   png_infop info_ = nullptr;
   int passes_ = 1;
   int pass_ = 0;
-  int row_ = 0;
+  int row_ = -1;  // before the first one
   std::string message_;
   std::string warning_;
 };

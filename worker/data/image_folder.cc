@@ -109,8 +109,29 @@ ResampleAxis CentreOf(int size, int resized, int count, int eighths, int pixels)
   return axis;
 }
 
+// The folder above `directory`, as it is spelled there.
+std::string FolderAbove(absl::string_view directory) {
+  while (directory.size() > 1 && directory.back() == '/') directory.remove_suffix(1);
+  const size_t slash = directory.rfind('/');
+  if (slash == absl::string_view::npos) return ".";
+  return std::string(directory.substr(0, std::max<size_t>(slash, 1)));
+}
+
+absl::StatusOr<ImageList> ListTrain(const std::string& directory) {
+  absl::StatusOr<ImageList> list = ImageList::Read(absl::StrCat(directory, "/train"));
+  const std::string above = FolderAbove(directory);
+  struct stat info;
+  // One of the splits was given.
+  if (!absl::IsNotFound(list.status()) || stat(directory.c_str(), &info) != 0 ||
+      stat(absl::StrCat(above, "/train").c_str(), &info) != 0) {
+    return list;
+  }
+  return absl::NotFoundError(
+      absl::StrCat(list.status().message(), "; did you mean --data=imagefolder:", above, "?"));
+}
+
 absl::StatusOr<ImageList> ListSplit(const std::string& directory, Split split) {
-  if (split == Split::kTrain) return ImageList::Read(absl::StrCat(directory, "/train"));
+  if (split == Split::kTrain) return ListTrain(directory);
   for (const char* name : {"/val", "/test"}) {
     const std::string folder = absl::StrCat(directory, name);
     struct stat info;
@@ -177,7 +198,11 @@ DataIdentity ImageFolder::identity() const {
                                ListNames(classes_, kMostNames), "), names ",
                                Sha256Hex(absl::StrCat(all, list_.DigestOfNames())).substr(0, 16));
   const int64_t files = std::min(size(), kFilesOfIdentity);
-  for (int64_t i = 0; i < files; ++i) identity.contents += TagOf(list_.path(i * size() / files));
+  for (int64_t i = 0; i < files; ++i) {
+    identity.contents += TagOf(list_.path(i * size() / files));
+    identity.labels.push_back(label(i * size() / files));
+  }
+  identity.classes = Sha256Hex(all).substr(0, 16);
   return identity;
 }
 

@@ -36,6 +36,17 @@ constexpr std::pair<absl::string_view, absl::string_view> kForms[] = {
     {"imagefolder:", "a folder"},
     {"text:", "a file"}};
 
+bool IsFolder(const std::string& path) {
+  struct stat about;
+  return stat(absl::StrCat(path, "/.").c_str(), &about) == 0;
+}
+
+bool HasCifar10(absl::string_view folder) {
+  struct stat about;
+  return stat(absl::StrCat(folder, "/data_batch_1.bin").c_str(), &about) == 0 ||
+         stat(absl::StrCat(folder, "/cifar-10-batches-bin").c_str(), &about) == 0;
+}
+
 class SkippingDataset : public ImageDataset {
  public:
   SkippingDataset(std::shared_ptr<const ImageDataset> dataset, SkipDamagedOptions options)
@@ -105,6 +116,19 @@ class SkippingDataset : public ImageDataset {
   mutable std::set<int64_t> damaged_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Errors: INVALID_ARGUMENT for `form` with a folder of class folders, before other flags are
+// refused for not being of its kind.
+absl::Status CheckNoImageFolder(absl::string_view form, absl::string_view spec) {
+  const std::string path(spec.substr(form.size()));
+  if ((form != "cifar10:" && form != "text:") || HasCifar10(path) || !IsFolder(path + "/train")) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--data: expected ", form == "text:" ? "a text file" : "the files of CIFAR-10",
+                   ", found ", path, ", which holds class folders in ", path,
+                   "/train; did you mean --data=imagefolder:", path, "?"));
+}
+
 class Checker {
  public:
   explicit Checker(const ImageDataset& dataset) : dataset_(dataset) {}
@@ -152,20 +176,20 @@ absl::Status CheckDataForm(absl::string_view spec) {
   std::string hint;
   for (const auto& [form, rest] : kForms) {
     const absl::string_view given = spec.substr(0, form.size());
-    if (given == form && spec.size() > form.size()) return absl::OkStatus();
+    if (given == form && spec.size() > form.size()) return CheckNoImageFolder(form, spec);
     if (given == form) {
       return FlagError("data", absl::StrCat(rest, " after \"", form, "\""), spec);
     }
-    if (absl::StartsWith(lower, form) && spec.size() > form.size()) {
+    const bool meant = absl::StartsWith(lower, form) ||
+                       absl::StartsWith(lower, absl::StrCat(absl::StripSuffix(form, ":"), "="));
+    if (meant && spec.size() > form.size()) {
       hint = absl::StrCat(form, spec.substr(form.size()));
     }
   }
   struct stat about;
   if (hint.empty() && !spec.empty() && stat(std::string(spec).c_str(), &about) == 0) {
-    const bool cifar10 = stat(absl::StrCat(spec, "/data_batch_1.bin").c_str(), &about) == 0 ||
-                         stat(absl::StrCat(spec, "/cifar-10-batches-bin").c_str(), &about) == 0;
-    const bool folder = stat(absl::StrCat(spec, "/.").c_str(), &about) == 0;
-    hint = absl::StrCat(cifar10 ? "cifar10:" : folder ? "imagefolder:" : "text:", spec);
+    const bool folder = IsFolder(std::string(spec));
+    hint = absl::StrCat(HasCifar10(spec) ? "cifar10:" : folder ? "imagefolder:" : "text:", spec);
   }
   const absl::Status status = FlagError(
       "data", "synthetic, synthetic:PIXELS, cifar10:DIR, imagefolder:DIR or text:FILE", spec);

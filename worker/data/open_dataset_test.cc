@@ -174,6 +174,8 @@ TEST(OpenDatasetTest, AFormThatWasForgottenIsNamed) {
   EXPECT_EQ(hint(file), "--data=text:" + file + "?");
   EXPECT_EQ(hint("ImageFolder:/x"), "--data=imagefolder:/x?");
   EXPECT_EQ(hint("Synthetic:32"), "--data=synthetic:32?");
+  EXPECT_EQ(hint("imagefolder=/x"), "--data=imagefolder:/x?");
+  EXPECT_EQ(hint("Text=/x"), "--data=text:/x?");
   EXPECT_EQ(hint("no/such/folder"), "");
   EXPECT_EQ(hint("imagefolder:"), "");
   std::ofstream(folder + "/data_batch_1.bin") << "";

@@ -286,6 +286,13 @@ absl::Status Checkpointer::CheckData(const JobState& state) const {
     if (different == 0) continue;
     // A few files may have been mended or fetched again meanwhile.
     if (2 * different > parts) return other(before.ToString(), now.ToString());
+    const int exchanged = ExchangedClasses(before, now);
+    if (exchanged > 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(other(before.ToString(), now.ToString()).message(), "; in ", exchanged,
+                       " classes all files that were looked into are others, as where folders of"
+                       " classes are exchanged"));
+    }
     Say(absl::StrCat("--data: of ", parts, " files of the ", split,
                      " split that were looked into, ", different, " are not as in ", start_->path(),
                      ": mended, or of classes that were exchanged"));
@@ -304,7 +311,10 @@ void Checkpointer::SayOfOtherClasses(const JobState& state) const {
   if (state.data.empty()) return;
   const DataIdentity& before = state.data.begin()->second;
   for (const auto& [split, now] : options_.data) {
-    if (classes(now) == classes(before)) continue;
+    // Earlier versions' checkpoints have no more than the first names.
+    const bool same_names =
+        before.classes.empty() || now.classes.empty() || before.classes == now.classes;
+    if (classes(now) == classes(before) && same_names) continue;
     return Say(absl::StrCat("--data: ", now.what, ", was ", before.what, " in ", start_->path(),
                             ": outputs may stand for other classes"));
   }

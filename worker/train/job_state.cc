@@ -71,6 +71,7 @@ constexpr char kVersionNumber[] = "1";
 constexpr char kFlag[] = "flag.";
 constexpr char kData[] = "data.";
 constexpr char kContents[] = ".contents";
+constexpr char kClasses[] = ".classes";
 constexpr char kOptimizer[] = "optimizer/";
 constexpr char kRandom[] = "random/";
 constexpr char kAverage[] = "average/";
@@ -171,6 +172,9 @@ std::map<std::string, std::string> EncodeNumbers(const JobState& state) {
   for (const auto& [split, identity] : state.data) {
     metadata[absl::StrCat(kData, split)] = identity.what;
     metadata[absl::StrCat(kData, split, kContents)] = identity.contents;
+    if (!identity.classes.empty()) {
+      metadata[absl::StrCat(kData, split, kClasses)] = identity.classes;
+    }
   }
   return metadata;
 }
@@ -213,6 +217,8 @@ absl::Status DecodeNumbers(const std::map<std::string, std::string>& metadata, J
     if (!absl::ConsumePrefix(&split, kData)) continue;
     if (absl::ConsumeSuffix(&split, kContents)) {
       state->data[std::string(split)].contents = value;
+    } else if (absl::ConsumeSuffix(&split, kClasses)) {
+      state->data[std::string(split)].classes = value;
     } else {
       state->data[std::string(split)].what = value;
     }
