@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import resource
 import subprocess
 import unittest
 import uuid
@@ -125,6 +126,21 @@ class ContainersTest(unittest.TestCase):
         self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
         self.assertRegex(result.stderr, r"buckets: expected \d+ bytes of memory.*the memory limit of control group ")
         self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+
+    # OpenBLAS asks for its buffers for ever where it gets none: the worker stood still without a word.
+    def test_what_a_limit_of_addresses_has_no_room_for_is_refused(self):
+        def limited():
+            resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+        if "openblas" in subprocess.run(["ldd", WORKER], capture_output=True, text=True).stdout:
+            worker = self.run_here(WORKER, *JOB, "--threads=64", preexec_fn=limited)
+            self.assertRegex(worker.stderr, r"--threads=64: OpenBLAS's buffers: expected 8590196736 bytes .* \(ulimit -v\) leaves\n")
+        for topology, sizes in ("local", ["--model=gpt", "--gpt_width=16384"]), ("ring", ["--model=vgg16"]):
+            with self.subTest(topology):
+                worker = self.run_here(WORKER, *JOB, f"--topology={topology}", *sizes, "--batch_size=1", preexec_fn=limited)
+                self.assertEqual(worker.returncode, 2, worker.stderr)
+                self.assertRegex(worker.stderr, r": expected \d+ bytes of memory .*, which is all that the limit of this process's "
+                                                r"addresses \(ulimit -v\) leaves\n")
 
     def test_a_quota_of_one_core_gives_each_worker_of_launch_one_thread(self):
         group = ControlGroup(self, "cpu", quota="100000")

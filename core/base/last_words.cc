@@ -10,6 +10,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/process_resources.h"
@@ -30,7 +31,10 @@ namespace {
   try {
     if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
   } catch (const std::bad_alloc&) {
-    const MemoryLimit memory = AvailableMemory();
+    MemoryLimit memory = AvailableMemory();
+    if (MemoryLimit addresses = AvailableAddresses(); addresses.bytes < memory.bytes) {
+      memory = std::move(addresses);
+    }
     why = absl::StrCat("memory: expected more, found ", memory.bytes, " bytes, which is all that ",
                        memory.source, " leaves");
   } catch (const std::exception& error) {
@@ -41,15 +45,27 @@ namespace {
   EndBecause(why);
 }
 
-// May call nothing that is not safe in a signal handler.
-void EndByMissingMemory(int) {
-  static constexpr char kWhy[] =
-      ": memory: expected the bytes of a mapped file, found that they are gone (SIGBUS): a text of "
-      "--data that was shortened while the job reads it, or memory that the host lost\n";
+// May call nothing that is not safe in a signal handler, as those below. Returns whether it was written.
+bool SayInHandler(absl::string_view why) {
   const char* const name = program_invocation_short_name;
-  const ssize_t named = write(STDERR_FILENO, name, std::strlen(name));
-  const ssize_t said = write(STDERR_FILENO, kWhy, sizeof(kWhy) - 1);
-  _exit(named < 0 || said < 0 ? 2 : 1);
+  return write(STDERR_FILENO, name, std::strlen(name)) >= 0 &&
+         write(STDERR_FILENO, why.data(), why.size()) >= 0;
+}
+
+void EndByMissingMemory(int) {
+  const bool said = SayInHandler(
+      ": memory: expected the bytes of a mapped file, found that they are gone (SIGBUS): a text of "
+      "--data that was shortened while the job reads it, or memory that the host lost\n");
+  _exit(said ? 1 : 2);
+}
+
+// So ends gRPC, without a word, where the system gives it no memory.
+void EndByAbort(int signal) {
+  SayInHandler(
+      ": ended by abort() (SIGABRT): a library found no memory (free, ulimit -v), or a fault of its "
+      "own\n");
+  ::signal(signal, SIG_DFL);
+  raise(signal);  // delivered when this handler has returned
 }
 
 }  // namespace
@@ -57,6 +73,7 @@ void EndByMissingMemory(int) {
 void SayWhyItEnds() {
   std::set_terminate(EndByException);
   signal(SIGBUS, EndByMissingMemory);
+  signal(SIGABRT, EndByAbort);
 }
 
 }  // namespace gradsync

@@ -7,7 +7,8 @@ namespace gradsync {
 
 // From now on a process says why it ends, in one line on stderr, and ends with exit code 1, where
 // memory is not there (also that of a mapped file which was shortened), or where an exception leaves
-// a thread. Call it first in main.
+// a thread. Where a library calls abort(), a line says so before SIGABRT ends the process. Call it
+// first in main.
 //
 // A program that calls this function also ends so, with the limits that apply, when the system
 // refuses to start a thread (EAGAIN of pthread_create()), whichever library asks for it and whenever:

@@ -157,6 +157,15 @@ absl::optional<double> CoresOf(const ControlGroup& group, bool version_2) {
   return static_cast<double>(*quota) / static_cast<double>(*period);
 }
 
+absl::Status CheckLimit(absl::string_view what, uint64_t bytes, const MemoryLimit& limit) {
+  if (bytes <= limit.bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("%s: expected %d bytes of memory (%.2f GB), found %d (%.2f GB), which is all "
+                      "that %s leaves",
+                      what, bytes, 1e-9 * static_cast<double>(bytes), limit.bytes,
+                      1e-9 * static_cast<double>(limit.bytes), limit.source));
+}
+
 }  // namespace
 
 MemoryLimit AvailableMemory(const std::string& root) {
@@ -169,6 +178,19 @@ MemoryLimit AvailableMemory(const std::string& root) {
     }
   }
   return least;
+}
+
+MemoryLimit AvailableAddresses() {
+  rlimit most = {};
+  MemoryLimit left = {std::numeric_limits<uint64_t>::max(), "the system"};
+  if (getrlimit(RLIMIT_AS, &most) != 0 || most.rlim_cur == RLIM_INFINITY) return left;
+  std::ifstream file("/proc/self/statm");
+  uint64_t pages = 0;
+  file >> pages;
+  const uint64_t taken = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  left.bytes = most.rlim_cur - std::min<uint64_t>(most.rlim_cur, taken);
+  left.source = "the limit of this process's addresses (ulimit -v)";
+  return left;
 }
 
 int HostCores(const std::string& root) {
@@ -213,13 +235,11 @@ std::string ThreadLimits(const std::string& root) {
 }
 
 absl::Status CheckMemory(absl::string_view what, uint64_t bytes) {
-  const MemoryLimit limit = AvailableMemory();
-  if (bytes <= limit.bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrFormat("%s: expected %d bytes of memory (%.2f GB), found %d (%.2f GB), which is all "
-                      "that %s leaves",
-                      what, bytes, 1e-9 * static_cast<double>(bytes), limit.bytes,
-                      1e-9 * static_cast<double>(limit.bytes), limit.source));
+  return CheckLimit(what, bytes, AvailableMemory());
+}
+
+absl::Status CheckAddresses(absl::string_view what, uint64_t bytes) {
+  return CheckLimit(what, bytes, AvailableAddresses());
 }
 
 absl::Status TakeMemory(absl::string_view what, char* memory, size_t bytes) {

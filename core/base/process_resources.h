@@ -19,7 +19,7 @@ namespace gradsync {
 
 struct MemoryLimit {
   uint64_t bytes = 0;  // that can still be taken
-  // What bounds it: "the host", or "the memory limit of control group /a/b".
+  // What bounds it: "the host", "the memory limit of control group /a/b".
   std::string source;
 };
 
@@ -31,6 +31,10 @@ struct MemoryLimit {
 //
 // `root` is put in front of /proc and /sys: for tests.
 MemoryLimit AvailableMemory(const std::string& root = "");
+
+// Bytes of addresses that this process may still map, which some batch systems limit in place of memory
+// (ulimit -v; h_vmem of Grid Engine). Thread-safe.
+MemoryLimit AvailableAddresses();
 
 // Cores of the host, but no more than the quota of this process's control groups is worth, rounded
 // up. At least 1. For what all processes of the host do together. Thread-safe. `root` as above.
@@ -52,6 +56,9 @@ std::string ThreadLimits(const std::string& root = "");
 
 // OK where `bytes` are available now. Errors: as TakeMemory().
 absl::Status CheckMemory(absl::string_view what, uint64_t bytes);
+
+// OK where `bytes` can be mapped beside what is mapped. Errors: as TakeMemory().
+absl::Status CheckAddresses(absl::string_view what, uint64_t bytes);
 
 // Lets this process have as many open files as the system lets it ask for: each connection is one,
 // and a gRPC server that has once run out of them never accepts again (CVE-2023-4785). For main

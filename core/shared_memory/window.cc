@@ -42,6 +42,7 @@ absl::Status Allocate(int file, size_t bytes) {
 }
 
 absl::StatusOr<char*> MapShared(int file, size_t bytes) {
+  GS_RETURN_IF_ERROR(CheckAddresses("window", bytes));
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(

@@ -79,6 +79,7 @@ absl::StatusOr<std::vector<GradBucket>> AllocateBuckets(const Plan& plan) {
   const Places places = PlacesOf(plan);
   const size_t bytes = RoundUp(places.bytes + kAlignment, kPage);
   GS_RETURN_IF_ERROR(CheckMemory("buckets", bytes));
+  GS_RETURN_IF_ERROR(CheckAddresses("buckets", bytes));
   try {
     const std::shared_ptr<char> memory(static_cast<char*>(std::aligned_alloc(kPage, bytes)),
                                        [](char* m) { std::free(m); });

@@ -182,7 +182,9 @@ std::string ShapeOf(const at::Tensor& t) { return absl::StrJoin(t.sizes(), "x");
 }  // namespace
 
 absl::Status CheckModelMemory(const ModelOptions& options, absl::string_view what, int times) {
-  return CheckMemory(absl::StrCat(SizeFlags(options), ": ", what), LeastBytes(options, times));
+  const std::string named = absl::StrCat(SizeFlags(options), ": ", what);
+  GS_RETURN_IF_ERROR(CheckMemory(named, LeastBytes(options, times)));
+  return CheckAddresses(named, LeastBytes(options, times));
 }
 
 absl::StatusOr<std::shared_ptr<Model>> CreateModel(const ModelOptions& given) {

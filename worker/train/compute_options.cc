@@ -2,9 +2,16 @@
 
 #include <dlfcn.h>
 
+#include <cstdint>
+#include <limits>
+
 #include "ATen/Context.h"
 #include "ATen/Parallel.h"
+#include "ATen/ops/mm.h"
+#include "ATen/ops/ones.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/process_resources.h"
+#include "core/base/status_macros.h"
 
 namespace gradsync {
 namespace {
@@ -55,6 +62,17 @@ void SetComputeThreads(int threads) {
   at::set_num_threads(threads);
   auto* const set = Loaded<void(int)>("openblas_set_num_threads");
   if (set != nullptr) set(threads);
+}
+
+absl::Status TakeOpenBlasBuffers(int threads) {
+  constexpr uint64_t kBytesEach = (uint64_t{128} << 20) + 4096;
+  constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
+  if (AvailableAddresses().bytes == kNoLimit || OpenBlasThreads() == 0) return absl::OkStatus();
+  GS_RETURN_IF_ERROR(CheckAddresses(absl::StrCat("--threads=", threads, ": OpenBLAS's buffers"),
+                                    kBytesEach * static_cast<uint64_t>(threads)));
+  const at::Tensor square = at::ones({64, 64});
+  at::mm(square, square);
+  return absl::OkStatus();
 }
 
 int OpenBlasThreads() {

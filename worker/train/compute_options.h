@@ -56,6 +56,12 @@ struct ComputeOptions {
 // computation.
 void SetComputeThreads(int threads);
 
+// Where the addresses of this process are limited (ulimit -v) and OpenBLAS is loaded, has it take its
+// buffer for this thread's products: it takes one at the first product and, where the system has none
+// to give, asks for ever. After SetComputeThreads().
+// Errors: RESOURCE_EXHAUSTED naming --threads, what is needed and what is left.
+absl::Status TakeOpenBlasBuffers(int threads);
+
 // What OpenBLAS says that it computes with; 0 where it is not loaded.
 int OpenBlasThreads();
 
