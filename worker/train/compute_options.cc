@@ -64,12 +64,16 @@ void SetComputeThreads(int threads) {
   if (set != nullptr) set(threads);
 }
 
-absl::Status TakeOpenBlasBuffers(int threads) {
+absl::Status TakeComputeThreads(int threads) {
   constexpr uint64_t kBytesEach = (uint64_t{128} << 20) + 4096;
   constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
-  if (AvailableAddresses().bytes == kNoLimit || OpenBlasThreads() == 0) return absl::OkStatus();
+  if (AvailableAddresses().bytes == kNoLimit || OpenBlasThreads() == 0) {
+    SetComputeThreads(threads);
+    return absl::OkStatus();
+  }
   GS_RETURN_IF_ERROR(CheckAddresses(absl::StrCat("--threads=", threads, ": OpenBLAS's buffers"),
                                     kBytesEach * static_cast<uint64_t>(threads)));
+  SetComputeThreads(threads);
   const at::Tensor square = at::ones({64, 64});
   at::mm(square, square);
   return absl::OkStatus();

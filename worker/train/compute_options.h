@@ -56,11 +56,11 @@ struct ComputeOptions {
 // computation.
 void SetComputeThreads(int threads);
 
-// Where the addresses of this process are limited (ulimit -v) and OpenBLAS is loaded, has it take its
-// buffer for this thread's products: it takes one at the first product and, where the system has none
-// to give, asks for ever. After SetComputeThreads().
-// Errors: RESOURCE_EXHAUSTED naming --threads, what is needed and what is left.
-absl::Status TakeOpenBlasBuffers(int threads);
+// SetComputeThreads(). Where the addresses of this process are limited (ulimit -v) and OpenBLAS is
+// loaded, also has it take the buffer for its products: it takes one at the first of them and, where
+// the system has none to give, asks for ever.
+// Errors: RESOURCE_EXHAUSTED naming --threads, what its buffers need and what is left.
+absl::Status TakeComputeThreads(int threads);
 
 // What OpenBLAS says that it computes with; 0 where it is not loaded.
 int OpenBlasThreads();

@@ -65,8 +65,7 @@ bool TrainingJob::ScalesLoss() const {
 }
 
 absl::Status TrainingJob::Prepare() {
-  SetComputeThreads(options_.threads);
-  GS_RETURN_IF_ERROR(TakeOpenBlasBuffers(options_.threads));
+  GS_RETURN_IF_ERROR(TakeComputeThreads(options_.threads));
   GS_RETURN_IF_ERROR(CheckPrecision(options_.compute.precision, device_.type()));
   GS_RETURN_IF_ERROR(PrepareSteps());
   GS_ASSIGN_OR_RETURN(ModelOptions model,
