@@ -87,8 +87,13 @@ TEST(SyncBenchTest, WhatAllRanksTogetherHaveNoMemoryForIsRefusedBeforeTheFirstRo
 }
 
 TEST(SyncBenchTest, FlagsOfNcclTestsLeadToTheRightOnes) {
-  for (const auto& [theirs, ours] : std::map<std::string, std::string>{
-           {"-g=2", "--workers"}, {"--minbytes=4K", "--min_bytes"}, {"--ngpus=2", "--workers"}}) {
+  for (const auto& [theirs, ours] :
+       std::map<std::string, std::string>{{"-g=2", "--workers"},
+                                          {"--minbytes=4K", "--min_bytes"},
+                                          {"--ngpus=2", "--workers"},
+                                          {"--iters=5", "--iterations"},
+                                          {"-c=1", "results are checked"},
+                                          {"-d=float", "fp32"}}) {
     const Outcome outcome = RunBench({theirs});
     EXPECT_EQ(outcome.exit_code, 2);
     EXPECT_THAT(outcome.errors, testing::ElementsAre(HasSubstr(ours)));

@@ -143,7 +143,7 @@ absl::Status Service::Wait(Deadline deadline, absl::Duration arrival) {
     if (!absent.empty()) missing = absl::StrCat(absent, "; ", missing);
     Lost(absl::DeadlineExceededError(
         absl::StrCat(missing, " within ", absl::FormatDuration(arrival),
-                     " (--timeout=", absl::FormatDuration(timeout_), ")")));
+                     " (the server's --timeout=", absl::FormatDuration(timeout_), ")")));
     mutex_.Lock();
   }
   // What is made for the workers may be large, and then takes as long as it takes.

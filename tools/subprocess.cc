@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -278,6 +279,11 @@ absl::StatusOr<std::unique_ptr<Subprocess>> Subprocess::Start(const std::vector<
                                                      std::move(on_line)));
   int error = 0;
   if (read(failure.read, &error, sizeof(error)) == sizeof(error)) {
+    struct stat info = {};
+    if (error == EACCES && stat(argv[0].c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("cannot start ", argv[0], ": it is a folder"));
+    }
     return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", argv[0]));
   }
   return process;

@@ -243,10 +243,8 @@ class Job {
     };
     GS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(options_.trainer, rank(), options_.join.meet.world_size));
-    if (rank() == 0 && options_.log_every > 0) {
-      for (const std::string& line : trainer_->data_remarks()) PrintLine(line);
-    }
     if (rank() == 0) {
+      for (const std::string& line : trainer_->data_remarks()) PrintLine(line);
       for (const std::string& line : trainer_->notices()) PrintNotice("worker", line);
     }
     // Paths may differ, as of folders on each rank's own disk, so what the data are is compared.

@@ -81,7 +81,7 @@ ABSL_FLAG(
     std::string, metrics_json, "",
     "file for what this worker measured, WorkerMetrics of proto/run_record.proto; {rank} in it "
     "stands for the rank");
-ABSL_FLAG(int64_t, log_every, 10, "rank 0 prints a line every so many steps; 0: none");
+ABSL_FLAG(int64_t, log_every, 10, "rank 0 prints a line every so many steps; 0: none, only what the data hold and the result");
 
 namespace gradsync {
 namespace {

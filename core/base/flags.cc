@@ -293,6 +293,10 @@ class Parser {
     }
     const auto passed_on = std::find_if(
         others.begin(), others.end(), [this](const std::string& flag) { return IsPassedOn(flag); });
+    const absl::string_view why_not = NcclTestsHas(plain);
+    if (!why_not.empty() && Find("min_bytes") != nullptr && Find("factor") != nullptr) {
+      return absl::StrCat("one of nccl-tests without a counterpart: ", why_not);
+    }
     const std::string similar = passed_on != others.end() ? *passed_on : MostSimilar(name);
     if (similar.empty() || !IsPassedOn(similar)) return similar.empty() ? "" : means({similar});
     return absl::StrCat("an unknown name; did you mean ", dashes, similar,

@@ -35,7 +35,7 @@ constexpr OtherNames kTable[] = {
      "b bs batch train_batch_size per_device_train_batch_size micro_batch_size local_batch_size "
      "mbs"},
     {"epochs", "epoch num_epochs num_train_epochs max_epochs n_epochs nepochs"},
-    {"steps",
+    {"steps iterations",
      "step max_steps num_steps iterations iters num_iterations max_iters train_iters niters"},
     {"image_size", "img_size input_size resolution crop_size train_crop_size"},
     {"seed", "random_seed manual_seed"},
@@ -48,6 +48,7 @@ constexpr OtherNames kTable[] = {
     {"lr_gamma", "gamma decay_rate"},
     {"lr_final", "min_lr lr_min"},
     {"lr_warmup", "warmup warmup_epochs lr_warmup_epochs lr_warmup_iters"},
+    {"warmup warmup_steps", "warmup_iters"},
     {"lr_warmup_start", "warmup_lr lr_warmup_decay"},
     {"accumulate",
      "grad_accum gradient_accumulation_steps accumulation_steps accumulate_grad_batches accum_iter "
@@ -69,7 +70,7 @@ constexpr OtherNames kTable[] = {
     {"mesh", "tensor_model_parallel_size pipeline_model_parallel_size tp pp"},
     {"compression", "gradient_compression fp16_allreduce grad_compression"},
     {"bucket_bytes", "bucket_cap_mb fusion_threshold_mb bucket_size"},
-    // Of nccl-tests, whose -c, to verify results, is what every benchmark does.
+    // Of nccl-tests.
     {"min_bytes", "minbytes"},
     {"max_bytes", "maxbytes"},
     {"factor", "stepfactor"},
@@ -89,7 +90,25 @@ constexpr OtherNames kTable[] = {
     {"interface", "ifname network_interface nic"},
 };
 
+constexpr OtherNames kWithoutCounterpart[] = {
+    {"results are checked in every run", "c check"},
+    {"what is exchanged is fp32", "d datatype"},
+    {"what is done with gradients is to average them", "o op r root"},
+    {"each rank is a process", "t nthreads p parallel_init"},
+    {"sizes grow by --factor alone", "i stepbytes"},
+    {"each iteration is timed by itself", "m agg_iters a average z blocking"},
+};
+
 }  // namespace
+
+absl::string_view NcclTestsHas(absl::string_view name) {
+  for (const OtherNames& row : kWithoutCounterpart) {
+    for (absl::string_view other : absl::StrSplit(row.others, ' ')) {
+      if (other == name) return row.here;
+    }
+  }
+  return "";
+}
 
 std::vector<std::string> FlagsHereFor(absl::string_view name) {
   std::vector<std::string> here;

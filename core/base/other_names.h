@@ -16,6 +16,10 @@ namespace gradsync {
 // no dashes. Thread-safe.
 std::vector<std::string> FlagsHereFor(absl::string_view name);
 
+// Why a benchmark has no flag for what `name` does for nccl-tests; empty: it has, or none is known.
+// Thread-safe.
+absl::string_view NcclTestsHas(absl::string_view name);
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_CORE_BASE_OTHER_NAMES_H_

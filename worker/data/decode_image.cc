@@ -21,6 +21,9 @@ absl::string_view OtherKind(absl::string_view file) {
     return " but a WebP image";
   if (absl::StartsWith(file, "BM")) return " but a BMP image";
   if (absl::StartsWith(file, "II*") || absl::StartsWith(file, "MM")) return " but a TIFF image";
+  if (absl::StartsWith(file, absl::string_view("\0\5\x16\7", 4))) {
+    return " but an AppleDouble file, which macOS leaves beside others";
+  }
   if (absl::ClippedSubstr(file, 4, 4) == "ftyp") return " but an AVIF or HEIF image, or a film";
   if (absl::StripLeadingAsciiWhitespace(file).substr(0, 1) == "<") return " but HTML or XML";
   return "";

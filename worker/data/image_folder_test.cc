@@ -144,6 +144,7 @@ TEST_F(ImageFolderTest, WhatCannotBeReadIsRefusedWithAReason) {
   EXPECT_THAT(why(ReadBytes(File("colour.png")).substr(0, 1234)), EndsWith("early, at byte 1234"));
   EXPECT_THAT(why(""), HasSubstr("neither a JPEG nor a PNG"));
   EXPECT_THAT(why("GIF89a and more"), HasSubstr("neither a JPEG nor a PNG"));
+  EXPECT_THAT(why(std::string("\0\5\x16\7 and more", 13)), HasSubstr("AppleDouble"));
   for (const std::string& name : ImagesIn(path())) {
     const std::string file = ReadBytes(File(name));
     SCOPED_TRACE(name);
