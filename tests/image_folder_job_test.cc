@@ -99,6 +99,15 @@ TEST_F(ImageFolderJobTest, BitsAreThoseOfSeedsWhateverPreparesAndSynchronises) {
   EXPECT_NE(seeded.params_sha256(), ring.params_sha256());
 }
 
+// One line on stderr with all of `words`, and exit code 2.
+void ExpectRefused(const std::vector<std::string>& argv, const std::vector<std::string>& words) {
+  SCOPED_TRACE(::testing::PrintToString(argv));
+  TestProgram worker(argv);
+  EXPECT_EQ(worker.Finish().code, 2);
+  ASSERT_THAT(worker.err(), SizeIs(1));
+  for (const std::string& word : words) EXPECT_THAT(worker.err()[0], HasSubstr(word));
+}
+
 // Of its one split it said so twice, or not at all.
 TEST_F(ImageFolderJobTest, AnEvaluationAloneSaysOnceWhichImagesItHas) {
   const std::string kept = path() + "/kept";
@@ -106,6 +115,10 @@ TEST_F(ImageFolderJobTest, AnEvaluationAloneSaysOnceWhichImagesItHas) {
   EXPECT_THAT(out_, Contains(HasSubstr(" training images of ")).Times(1));
   Train(1, 0, {"--resume=" + kept, "--evaluate_only"});
   EXPECT_THAT(out_, Contains(HasSubstr(" test images of ")).Times(1));
+  // It named neither the flag nor the checkpoint.
+  ExpectRefused({"worker/worker", "--model=mlp", "--data=imagefolder:" + path(), "--image_size=48",
+                 "--evaluate_only", "--resume=" + kept},
+                {"--image_size: expected \"32\" as in ", "found \"48\""});
 }
 
 TEST_F(ImageFolderJobTest, CropAndOrderAreAsTheFlagsSay) {
@@ -146,15 +159,6 @@ std::vector<std::string> Alone(const std::string& folder, const std::vector<std:
   return With({"worker/worker", "--model=mlp", "--data=imagefolder:" + folder, "--image_size=32",
                "--batch_size=2", "--epochs=1"},
               flags);
-}
-
-// One line on stderr with all of `words`, and exit code 2.
-void ExpectRefused(const std::vector<std::string>& argv, const std::vector<std::string>& words) {
-  SCOPED_TRACE(::testing::PrintToString(argv));
-  TestProgram worker(argv);
-  EXPECT_EQ(worker.Finish().code, 2);
-  ASSERT_THAT(worker.err(), SizeIs(1));
-  for (const std::string& word : words) EXPECT_THAT(worker.err()[0], HasSubstr(word));
 }
 
 // Damages two of the seven training images and one of the five of the test split.
@@ -259,6 +263,32 @@ TEST_F(ImageFolderJobTest, AllFilesThatCannotBeReadAreFoundBeforehand) {
   EXPECT_THAT(warned.err(),
               Contains(AllOf(HasSubstr("train/Cat/warned.jpg"), HasSubstr("with a warning: "))));
   EXPECT_THAT(warned.out(), Contains(HasSubstr("3 cannot be read, 1 are read with a warning")));
+}
+
+// A checkpoint that was due was not written, as it was to be evaluated first: each restart trained the same
+// steps again.
+TEST_F(ImageFolderJobTest, ATestFileThatCannotBeReadCostsNoCheckpoint) {
+  std::ofstream(path() + "/val/bee/wide.jpg", std::ios::trunc) << "no image";
+  const std::vector<std::vector<std::string>> jobs = {
+      {"--topology=ring", "--checkpoint_best"},
+      {"--topology=ring", "--evaluate_every=1", "--ema_decay=0.9"},
+      {"--topology=ring", "--zero=3", "--checkpoint_best"},
+      {"--topology=ps", "--checkpoint_best"}};
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    SCOPED_TRACE(i);
+    const std::string kept = absl::StrCat(path(), "/kept", i);
+    LocalJobOptions options = Job(2, jobs[i][0] == "--topology=ps" ? 1 : 0,
+                                  With(jobs[i], {"--checkpoint=" + kept, "--checkpoint_every=1"}));
+    std::vector<std::string> errors;
+    options.on_line = [&errors](absl::string_view, absl::string_view line, bool is_stderr) {
+      if (is_stderr) errors.push_back(std::string(line));
+    };
+    const auto result = RunLocalJob(options);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->exit_code, 1);
+    EXPECT_THAT(errors, Contains(HasSubstr("val/bee/wide.jpg is neither a JPEG nor a PNG")));
+    EXPECT_TRUE(std::filesystem::exists(kept + "/step_00000001/MANIFEST"));
+  }
 }
 
 TEST_F(ImageFolderJobTest, DamagedFilesArePassedOverAlikeByAllRanksAndRestarts) {
@@ -405,6 +435,13 @@ TEST_F(ImageFolderJobTest, PathsMayHaveAnyBytes) {
                                           "--checkpoint=" + folder + "/kept", "--resume=auto"};
   const auto metrics = Train(1, 0, With(flags, {"--epochs=1", "--steps=2"}));
   EXPECT_EQ(metrics.data(), "imagefolder:" + path() + "/\\xff\\xe4 \xc3\xa4");
+  // As Python sorts names: a byte that is no character's is before U+E000.
+  std::filesystem::rename(folder + "/train/ant", folder + "/train/\xef\xbc\xa1");
+  std::filesystem::rename(folder + "/train/b\xe9", folder + "/train/\xff");
+  Train(1, 0, {flags[0], "--epochs=1", "--steps=1"});
+  EXPECT_THAT(out_, Contains(HasSubstr("in 3 classes: Cat, \\xff, \xef\xbc\xa1")));
+  std::filesystem::rename(folder + "/train/\xff", folder + "/train/b\xe9");
+  std::filesystem::rename(folder + "/train/\xef\xbc\xa1", folder + "/train/ant");
   Train(1, 0, With(flags, {"--epochs=1", "--steps=4"}));
   EXPECT_THAT(out_, Contains(HasSubstr("after step 2")));
 }

@@ -298,6 +298,12 @@ TEST(TorchFileTest, OtherFormatsAreNamed) {
   EXPECT_THAT(std::string(Refused("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9 ...").message()),
               HasSubstr("legacy format"));
   EXPECT_THAT(std::string(Refused("hello").message()), HasSubstr("zip archive"));
+  EXPECT_THAT(std::string(Refused(std::string(257, 'x') + "ustar and more").message()),
+              HasSubstr("a tar archive, which tar -xf unpacks"));
+  EXPECT_THAT(std::string(Refused(std::string(257, 'x') + "ustar storages").message()),
+              HasSubstr("legacy format"));
+  EXPECT_THAT(std::string(Refused("{\"metadata\": {}, \"weight_map\": {}}").message()),
+              HasSubstr("an index of several files"));
   EXPECT_THAT(std::string(Refused("\x1f\x8b and more").message()),
               HasSubstr("compressed by gzip, which gunzip unpacks"));
   ZipWriter script;
@@ -674,6 +680,20 @@ TEST(FitWeightsTest, AnAverageIsMeantOnlyWhereNothingElseIs) {
         Fit({DictOf(name, Behind("")), DictOf("texture_model", Behind(""))}),
         absl::StrCat("its entry \"texture_model\" (--init_key=", name, " takes \"", name, "\")"));
   }
+}
+
+// Had more of the model's names than a model that lacks some, and was taken for the weights.
+TEST(FitWeightsTest, WhatAnOptimizerKeepsIsNeverMeant) {
+  std::vector<TensorShape> less = Behind("");
+  less.pop_back();
+  const WeightDict moments = DictOf("optimizer.exp_avg", Behind(""));
+  EXPECT_THAT(std::string(Fit({moments, DictOf("model", less)}).status().message()),
+              HasSubstr("its entry \"model\": expected the model's 4 tensors, found 1 missing"));
+  EXPECT_EQ(std::string(Fit({DictOf("", {{"step", {}}}), moments}).status().message()),
+            "expected weights, found what an optimizer keeps in \"optimizer.exp_avg\"; "
+            "--init_key=optimizer.exp_avg takes it all the same");
+  ExpectFits(Fit({moments, DictOf("model", less)}, "optimizer.exp_avg"),
+             "its entry \"optimizer.exp_avg\"");
 }
 
 // Asked the last of no parts what to say.

@@ -43,6 +43,12 @@ constexpr string_view kCustomaryKeys[] = {"",       "state_dict", "model_state_d
 constexpr int kOtherKey = 100;
 constexpr int kAverage = 200;
 
+// What optimizers keep has the names of weights too.
+constexpr string_view kOptimizerKeys[] = {
+    "optimizer", "optim",      "optimizer_state", "optimizer_states", "optimizer_state_dict",
+    "exp_avg",   "exp_avg_sq", "max_exp_avg_sq",  "momentum_buffer",  "square_avg",
+    "grad_avg",  "acc_delta"};
+
 constexpr string_view kCountOfBatches = "num_batches_tracked";
 
 std::string Shown(string_view text) { return absl::CHexEscape(text.substr(0, 200)); }
@@ -89,6 +95,12 @@ bool IsAverage(string_view name) {
     if (absl::ascii_isalpha(name[i])) word.push_back(absl::ascii_tolower(name[i]));
   }
   return is_average();
+}
+
+bool IsOptimizerState(string_view key) {
+  const std::vector<string_view> parts = absl::StrSplit(key, '.');
+  return std::find_first_of(parts.begin(), parts.end(), std::begin(kOptimizerKeys),
+                            std::end(kOptimizerKeys)) != parts.end();
 }
 
 int RankOf(string_view key) {
@@ -283,12 +295,20 @@ class Fitting {
     return places;
   }
 
+  static bool HasWeights(const WeightDict& dict) {
+    return std::any_of(dict.entries.begin(), dict.entries.end(),
+                       [](const WeightEntry& entry) { return entry.weight; });
+  }
+
+  // By --init_key, or what may be meant without it.
+  bool Considered(const WeightDict& dict) const {
+    return wanted_.key.empty() ? !IsOptimizerState(dict.key) : dict.key == wanted_.key;
+  }
+
   std::string KeysWithWeights() const {
     std::vector<std::string> keys;
     for (const WeightDict& dict : dicts_) {
-      const bool any = std::any_of(dict.entries.begin(), dict.entries.end(),
-                                   [](const WeightEntry& entry) { return entry.weight; });
-      if (any && !dict.key.empty()) keys.push_back(Shown(dict.key));
+      if (HasWeights(dict) && !dict.key.empty()) keys.push_back(Shown(dict.key));
     }
     return keys.empty() ? "none" : Listed(keys, 10);
   }
@@ -301,9 +321,19 @@ class Fitting {
 
   absl::Status Choose() {
     std::vector<Place> places;
+    const WeightDict* moments = nullptr;
     for (const WeightDict& dict : dicts_) {
-      if (!wanted_.key.empty() && dict.key != wanted_.key) continue;
+      if (!Considered(dict)) {
+        if (wanted_.key.empty() && moments == nullptr && HasWeights(dict)) moments = &dict;
+        continue;
+      }
       for (const Place& place : PlacesIn(dict)) places.push_back(place);
+    }
+    const auto has_weights = [](const Place& place) { return HasWeights(*place.dict); };
+    if (moments != nullptr && std::none_of(places.begin(), places.end(), has_weights)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("expected weights, found what an optimizer keeps in ", Quoted(moments->key),
+                       "; --init_key=", Shown(moments->key), " takes it all the same"));
     }
     if (places.empty()) return OtherKey("");
     // The prefix "" comes first in its dict.
@@ -353,7 +383,7 @@ class Fitting {
     // An average is not meant where there is another.
     std::pair<bool, int64_t> most = {false, -1};
     for (const WeightDict& dict : dicts_) {
-      if (!wanted_.key.empty() && dict.key != wanted_.key) continue;
+      if (!Considered(dict)) continue;
       const int64_t tensors = std::count_if(dict.entries.begin(), dict.entries.end(),
                                             [](const WeightEntry& entry) { return entry.weight; });
       const std::pair<bool, int64_t> rank = {tensors > 0 && !IsAverage(dict.key), tensors};
@@ -364,7 +394,7 @@ class Fitting {
     }
     if (most.second > 0) return absl::OkStatus();
     for (const WeightDict& dict : dicts_) {
-      if (!wanted_.key.empty() && dict.key != wanted_.key) continue;
+      if (!Considered(dict)) continue;
       for (const WeightEntry& entry : dict.entries) {
         if (!entry.numpy) continue;
         if (!wanted_.key.empty()) return OtherKey(", which has numpy arrays");
@@ -585,7 +615,11 @@ absl::StatusOr<WeightsFound> ReadWeights(const std::string& path, const WeightsW
   }
   absl::StatusOr<WeightsFound> found = Decode(*file, wanted);
   if (found.ok() || absl::StartsWith(found.status().message(), "--")) return found;
-  return with(absl::StrCat("--init_from: ", path, ": "), found.status());
+  // As Hugging Face's libraries name parts: model-00001-of-00002.safetensors.
+  const bool part = RE2::PartialMatch(path, "-[0-9]{5}-of-[0-9]{5}[.][a-z]+$");
+  return with(
+      absl::StrCat("--init_from: ", path, part ? ", by its name one of several files" : "", ": "),
+      found.status());
 }
 
 absl::Status CompareShapes(const std::vector<TensorShape>& wanted,

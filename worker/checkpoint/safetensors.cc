@@ -110,9 +110,9 @@ absl::StatusOr<Place> ReadEntry(const std::string& name, const Value& value, uin
   const std::string& type_text = type_name->second.string_value();
   const absl::optional<StoredType> type = TypeOfSafetensors(type_text);
   if (!type.has_value()) {
-    place.unread = absl::InvalidArgumentError(
-        absl::StrCat("safetensors: expected floats of 16 to 64 bits, integers or BOOL as dtype of ",
-                     Shown(name), ", found \"", Shown(type_text), "\""));
+    place.unread = absl::InvalidArgumentError(absl::StrCat(
+        "safetensors: expected floats of 16 to 64 bits, signed integers, U8 or BOOL as dtype of ",
+        Shown(name), ", found \"", Shown(type_text), "\""));
     if (place.begin <= place.end && place.end <= bytes) return place;
     return Damaged(absl::StrCat(Shown(name), ": data_offsets ", place.begin, " to ", place.end,
                                 " are not among the ", bytes, " bytes"));

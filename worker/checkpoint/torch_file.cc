@@ -395,6 +395,10 @@ constexpr char kNumpyFile[] = "a file of numpy, of whose arrays torch.from_numpy
 
 absl::Status CheckFormat(absl::string_view file) {
   if (absl::StartsWith(file, absl::string_view("PK\x03\x04", 4))) return absl::OkStatus();
+  if (IsTar(file) && !absl::StrContains(file.substr(0, 1 << 16), "storages")) {
+    return absl::InvalidArgumentError(
+        "expected the zip format of torch.save, found a tar archive, which tar -xf unpacks");
+  }
   if (IsLegacy(file) || IsTar(file)) {
     return absl::InvalidArgumentError(
         "expected the zip format of torch.save, found its legacy format from before PyTorch 1.6;"
@@ -407,6 +411,11 @@ absl::Status CheckFormat(absl::string_view file) {
     found = "HTML or XML, such as a page that a server sent instead";
   } else if (absl::StartsWith(file, "version https://git-lfs")) {
     found = "a pointer of Git LFS, for which `git lfs pull` fetches the file";
+  } else if (absl::StartsWith(file, "{") && absl::StrContains(file, "\"weight_map\"")) {
+    found =
+        "an index of several files: in Python, safetensors.torch.save_file() writes what "
+        "load_file() "
+        "returns for each of them as one";
   } else if (absl::StartsWith(file, "\x1f\x8b")) {
     found = "a file compressed by gzip, which gunzip unpacks";
   } else if (absl::StartsWith(file, "\x93NUMPY")) {

@@ -145,7 +145,7 @@ absl::StatusOr<std::vector<int>> LabelsOf(const ImageList& list, const ImageList
   std::vector<int> labels;
   const std::vector<std::string>& classes = train.classes();
   for (const std::string& name : list.classes()) {
-    const auto found = std::lower_bound(classes.begin(), classes.end(), name);
+    const auto found = std::find(classes.begin(), classes.end(), name);
     if (found == classes.end() || *found != name) {
       return absl::InvalidArgumentError(
           absl::StrCat("image folder ", list.folder(), ": expected only classes that ",

@@ -63,6 +63,32 @@ Kind KindOf(const std::string& path, unsigned char type) {
   return Kind::kLinkToFolder;
 }
 
+// Python sorts names by characters, as bytes of UTF-8 are sorted, and takes a byte that is no character's
+// for one of U+DC80 to U+DCFF (PEP 383).
+std::string SortKey(absl::string_view name) {
+  std::string key;
+  while (!name.empty()) {
+    const size_t bytes = CharacterBytes(name);
+    const auto byte = static_cast<unsigned char>(name[0]);
+    if (bytes > 0) {
+      absl::StrAppend(&key, name.substr(0, bytes));
+    } else {
+      key += {'\xed', static_cast<char>(byte < 0xc0 ? 0xb2 : 0xb3),
+              static_cast<char>(0x80 | (byte & 0x3f))};
+    }
+    name.remove_prefix(std::max<size_t>(bytes, 1));
+  }
+  return key;
+}
+
+bool IsBefore(const std::string& a, const std::string& b) {
+  const auto is_ascii = [](char c) { return absl::ascii_isascii(static_cast<unsigned char>(c)); };
+  if (std::all_of(a.begin(), a.end(), is_ascii) || std::all_of(b.begin(), b.end(), is_ascii)) {
+    return a < b;
+  }
+  return SortKey(a) < SortKey(b);
+}
+
 absl::StatusOr<Entries> ReadFolder(const std::string& path) {
   DIR* const folder = opendir(path.c_str());
   if (folder == nullptr) {
@@ -94,7 +120,7 @@ absl::StatusOr<Entries> ReadFolder(const std::string& path) {
         errno, absl::StrCat("image folder ", EscapedAsUtf8(path), " cannot be read"));
   }
   for (std::vector<std::string>* names : {&entries.folders, &entries.links, &entries.files}) {
-    std::sort(names->begin(), names->end());
+    std::sort(names->begin(), names->end(), IsBefore);
   }
   return entries;
 }
@@ -135,7 +161,7 @@ absl::StatusOr<ImageList> ImageList::Read(const std::string& folder) {
   GS_ASSIGN_OR_RETURN(Entries entries, ReadFolder(folder));
   list.classes_ = std::move(entries.folders);
   std::move(entries.links.begin(), entries.links.end(), std::back_inserter(list.classes_));
-  std::sort(list.classes_.begin(), list.classes_.end());
+  std::sort(list.classes_.begin(), list.classes_.end(), IsBefore);
   list.remarks_.outside_classes = static_cast<int64_t>(entries.files.size());
   for (const std::string& name : entries.others) list.PassOver(name);
   if (list.classes_.empty()) {
@@ -170,7 +196,8 @@ absl::Status ImageList::AddClass(int label) {
                      ": expected .jpg, .jpeg or .png files, found none",
                      classes_[label][0] == '.' ? " (a hidden folder is a class too)" : ""));
   }
-  std::sort(reading.found.begin(), reading.found.end());
+  std::sort(reading.found.begin(), reading.found.end(),
+            [](const auto& a, const auto& b) { return IsBefore(a.first, b.first); });
   for (const auto& [path, files] : reading.found) {
     for (const std::string& file : files) Add(absl::StrCat(path, "/", file), label);
   }

@@ -320,6 +320,22 @@ void Checkpointer::SayOfOtherClasses(const JobState& state) const {
   }
 }
 
+// For an evaluation alone, whose other flags need not be the job's: which of them changed the model.
+absl::Status Checkpointer::WhyNoFit(const absl::Status& loaded, const JobState& state) const {
+  for (const char* const flag :
+       {"model", "stem", "classes", "image_size", "gpt_width", "gpt_layers", "gpt_context"}) {
+    const auto now = options_.job.find(flag);
+    const auto before = state.flags.find(flag);
+    if (now == options_.job.end() || before == state.flags.end() || now->second == before->second) {
+      continue;
+    }
+    return FlagError(flag, absl::StrCat("\"", before->second, "\" as in ", start_->path()),
+                     now->second);
+  }
+  return absl::Status(loaded.code(),
+                      absl::StrCat("--resume: ", start_->path(), ": ", loaded.message()));
+}
+
 absl::Status Checkpointer::LoadWeights(torch::nn::Module& module) {
   if (rank_ != 0) return absl::OkStatus();
   if (!start_.has_value()) {
@@ -343,6 +359,7 @@ absl::Status Checkpointer::LoadWeights(torch::nn::Module& module) {
   GS_ASSIGN_OR_RETURN(const std::string file, start_->Read(*files_, kWeights));
   GS_ASSIGN_OR_RETURN(const Safetensors weights, DecodeSafetensors(file));
   const absl::Status loaded = LoadStateDict(weights.tensors, module);
+  if (!loaded.ok() && options_.weights_only) return WhyNoFit(loaded, state);
   const auto classes = options_.job.find("classes");
   if (loaded.ok() || !state.data.empty() || classes == options_.job.end() ||
       classes->second != "0") {

@@ -119,6 +119,7 @@ class Checkpointer {
   absl::Status CheckState(const JobState& state) const;
   absl::Status CheckData(const JobState& state) const;
   void SayOfOtherClasses(const JobState& state) const;
+  absl::Status WhyNoFit(const absl::Status& loaded, const JobState& state) const;
   absl::StatusOr<std::vector<HostTensor>> GatherWeights(const torch::nn::Module& module,
                                                         DdpEngine& ddp, Deadline deadline) const;
   absl::Status WriteTensors(absl::string_view name, Safetensors weights);

@@ -89,6 +89,18 @@ absl::StatusOr<std::unique_ptr<DataLoader>> LoaderOf(const std::shared_ptr<const
   return DataLoader::Create(std::make_shared<const Share>(all, stride), sampler, loader);
 }
 
+// Collective: this rank's failure, or that of the first rank that has one.
+absl::Status FirstFailure(const absl::Status& own, SideChannel& side_channel, Deadline deadline) {
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      side_channel.AllGather(own.ok() ? "" : own.message(), deadline));
+  GS_RETURN_IF_ERROR(own);
+  const auto first =
+      std::find_if(all.begin(), all.end(), [](const std::string& each) { return !each.empty(); });
+  if (first == all.end()) return absl::InternalError("evaluation: expected a failure, found none");
+  return absl::AbortedError(
+      absl::StrCat(side_channel.Name(static_cast<int>(first - all.begin())), ": ", *first));
+}
+
 template <typename Share, typename Dataset>
 absl::StatusOr<Evaluation> Evaluate(Model& model, const std::shared_ptr<const Dataset>& dataset,
                                     const EvaluationShare& own, SideChannel& side_channel,
@@ -100,6 +112,7 @@ absl::StatusOr<Evaluation> Evaluate(Model& model, const std::shared_ptr<const Da
   double loss_sum = 0;
   double correct = 0;
   double labels = 0;
+  absl::Status failure;  // this rank's own
   const std::vector<at::Tensor> parameters = model.parameters();
   const c10::Device device =
       parameters.empty() ? c10::Device(c10::DeviceType::CPU) : parameters[0].device();
@@ -111,11 +124,19 @@ absl::StatusOr<Evaluation> Evaluate(Model& model, const std::shared_ptr<const Da
   for (int64_t done = 0; done < (own.in_step ? largest_share : stride.size);
        done += own.batch_size) {
     if (own.check) GS_RETURN_IF_ERROR(own.check());
-    if (done >= stride.size) {
+    if (done >= stride.size || !failure.ok()) {
       GS_RETURN_IF_ERROR(own.logits(at::Tensor()).status());
       continue;
     }
-    GS_ASSIGN_OR_RETURN(const Batch batch, loader->Next());
+    const absl::StatusOr<Batch> read = loader->Next();
+    if (!read.ok() && own.failed_on_all != nullptr) {
+      failure = read.status();
+      if (!own.in_step) break;
+      GS_RETURN_IF_ERROR(own.logits(at::Tensor()).status());
+      continue;
+    }
+    GS_RETURN_IF_ERROR(read.status());
+    const Batch& batch = *read;
     try {
       const at::Tensor targets = batch.labels.to(device);
       GS_ASSIGN_OR_RETURN(const at::Tensor logits, own.logits(batch.images.to(device)));
@@ -132,9 +153,16 @@ absl::StatusOr<Evaluation> Evaluate(Model& model, const std::shared_ptr<const Da
   }
   work.reset();
   model.train();
+  const double failed = failure.ok() ? 0 : 1;
   GS_ASSIGN_OR_RETURN(
       const std::vector<double> sums,
-      side_channel.SumDoubles({loss_sum, correct, static_cast<double>(counted), labels}, deadline));
+      side_channel.SumDoubles({loss_sum, correct, static_cast<double>(counted), labels, failed},
+                              deadline));
+  if (sums[4] > 0) {
+    const absl::Status agreed = FirstFailure(failure, side_channel, deadline);
+    *own.failed_on_all = true;
+    return agreed;
+  }
   Evaluation evaluation;
   evaluation.samples = static_cast<int64_t>(sums[2]);
   evaluation.loss = sums[0] / sums[2];

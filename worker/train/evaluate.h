@@ -39,6 +39,10 @@ struct EvaluationShare {
   // All ranks call `logits` equally often, whatever their shares: one that has no samples left with
   // an undefined tensor, and makes nothing of what it returns.
   bool in_step = false;
+  // If not null, a rank whose samples cannot be read tells the others, and it is set where the error that
+  // is returned is such a one and all ranks return it. On all ranks or on none; not where `logits` waits
+  // for other ranks that have the same samples.
+  bool* failed_on_all = nullptr;
   // Each batch counts in it; may be null.
   Activity* activity = nullptr;
 };
@@ -47,7 +51,8 @@ struct EvaluationShare {
 // takes samples r, r+n, r+2n, ..., so that no sample is padded in twice. Buffers should have been
 // made equal before. Leaves the model in training mode. The result is the same with any number of
 // threads.
-// Errors: those of the dataset, of the side channel and of own.check; INTERNAL when LibTorch throws.
+// Errors: those of the dataset, of the side channel and of own.check; INTERNAL when LibTorch throws;
+// ABORTED naming the rank for another rank's.
 absl::StatusOr<Evaluation> EvaluateModel(Model& model,
                                          const std::shared_ptr<const ImageDataset>& dataset,
                                          const EvaluationShare& own, SideChannel& side_channel,

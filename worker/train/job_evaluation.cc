@@ -49,8 +49,10 @@ absl::StatusOr<Evaluations> JobEvaluation::EvaluateWithAll(int64_t step) {
   GS_ASSIGN_OR_RETURN(tested.weights, EvaluateModelNow());
   if (job_.average() != nullptr) {
     GS_RETURN_IF_ERROR(SwapAverage());
-    GS_ASSIGN_OR_RETURN(tested.average, EvaluateModelNow());
-    GS_RETURN_IF_ERROR(SwapAverage());
+    const absl::StatusOr<Evaluation> average = EvaluateModelNow();
+    GS_RETURN_IF_ERROR(SwapAverage());  // also for a checkpoint after a failure
+    GS_RETURN_IF_ERROR(average.status());
+    tested.average = *average;
   }
   newest_.emplace(step, tested);
   return tested;
@@ -82,6 +84,8 @@ absl::StatusOr<Evaluation> JobEvaluation::EvaluateOnTest(SideChannel& side_chann
   };
   own.in_step = job_.share().tests_in_step();
   own.activity = job_.activity();
+  // Where several ranks compute one batch, the others of them would wait for it.
+  if (!mesh.cuts_model()) own.failed_on_all = &failed_on_all_;
   if (job_.inputs().train_tokens != nullptr) {
     return EvaluateModel(job_.model(), job_.inputs().test_tokens, own, side_channel, deadline);
   }

@@ -48,6 +48,9 @@ class JobEvaluation {
   // Likewise; but one that was made after the same step is as good.
   absl::StatusOr<Evaluations> NewestAfter(int64_t step);
 
+  // Whether the error that the last evaluation returned is all ranks', none of which waits for another.
+  bool failed_on_all() const { return failed_on_all_; }
+
   // Adds an evaluation after `step`, whose end was the newest to be noted, to those of the job.
   void AddPoint(int64_t step, const Evaluations& tested,
                 std::vector<EvaluationPoint>* points) const;
@@ -71,6 +74,7 @@ class JobEvaluation {
   void Say(const EvaluationPoint& point, std::vector<EvaluationPoint>* points) const;
 
   TrainingJob& job_;
+  bool failed_on_all_ = false;
   absl::Duration newest_end_;  // as NoteEnd() has it
   absl::optional<std::pair<int64_t, Evaluations>>
       newest_;                         // of EvaluateWithAll(): after which step

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/activity.h"
 #include "core/base/deadline.h"
 #include "core/base/monotonic_time.h"
@@ -154,7 +155,16 @@ absl::Status StepLoop::AfterStep(int64_t step, const StepReports::OnStep& on_ste
       GS_ASSIGN_OR_RETURN(tested, evaluation_.EvaluateWithAll(step));
       return absl::OkStatus();
     };
-    GS_RETURN_IF_ERROR(BesideSteps(evaluate, point ? nullptr : &result->checkpoint_time));
+    const absl::Status evaluated =
+        BesideSteps(evaluate, point ? nullptr : &result->checkpoint_time);
+    if (!evaluated.ok()) {
+      // A test file that cannot be read is no reason to lose what was trained.
+      if (!result->saved || !evaluation_.failed_on_all()) return evaluated;
+      const absl::Status saved = Save(absl::nullopt, result);
+      return saved.ok() ? evaluated
+                        : absl::Status(evaluated.code(),
+                                       absl::StrCat(evaluated.message(), "; ", saved.message()));
+    }
   }
   if (point) evaluation_.AddPoint(step, *tested, &result->evaluations);
   return result->saved ? Save(tested, result) : absl::OkStatus();
