@@ -9,14 +9,15 @@
 namespace gradsync {
 
 // Tells whether two processes can share memory and Unix sockets: they run under the same boot of
-// one kernel, in the same network namespace. Host names are no such proof (containers repeat them)
+// one kernel, in the same network namespace, as one user. Host names are no such proof (containers repeat them)
 // and serve for messages only. A value.
 struct HostIdentity {
   std::string boot_id;             // of the kernel, new at each boot
   uint64_t network_namespace = 0;  // its inode
+  uint64_t user = 0;               // as the user namespace around this process's counts them
   std::string hostname;
 
-  // Equal for two processes exactly when they share the host. Contains no spaces.
+  // Equal for two processes exactly when they share the host and the user. Contains no spaces.
   std::string Key() const;
 };
 

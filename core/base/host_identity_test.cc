@@ -1,6 +1,7 @@
 #include "core/base/host_identity.h"
 
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,6 +32,23 @@ TEST(HostIdentityTest, AnotherNetworkNamespaceIsAnotherHost) {
   ASSERT_TRUE(WIFEXITED(status));
   if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "namespaces may not be created here";
   EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// Ranks of two users were to share memory by --link=auto, and refused each other.
+TEST(HostIdentityTest, AnotherUserIsAnotherHost) {
+  const std::string key = ReadHostIdentity().value().Key();
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (setuid(12345) != 0) _exit(2);
+    prctl(PR_SET_DUMPABLE, 1);  // as after exec()
+    _exit(ReadHostIdentity().value().Key() == key ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "this namespace has no other user";
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -355,7 +355,9 @@ absl::Status NotOwn(const std::string& host, int port, const Lookup& lookup) {
   return absl::InvalidArgumentError(absl::StrCat(
       "--master: expected a name or an address of this host, as rank 0 listens there, of ",
       DescribeInterfaces(), "; found \"", host, "\"", leads,
-      " (where another host forwards it to this one, give rank 0 --master=0.0.0.0:", port, ")"));
+      " (--master or MASTER_ADDR names another than a launcher's first host; where another host "
+      "forwards it to this one, give rank 0 --master=0.0.0.0:",
+      port, ")"));
 }
 
 }  // namespace

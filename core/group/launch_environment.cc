@@ -219,7 +219,10 @@ absl::string_view SlurmSize(const Environment& env) {
 // A batch script has a SLURM_PROCID as well, 0, and with --ntasks a SLURM_NTASKS, but is none of
 // the tasks that are counted: those are of steps.
 bool IsSlurmTask(const Environment& env) {
-  const bool in_step = env.Has("SLURM_STEP_ID") || env.Has("SLURM_STEPID");
+  const absl::string_view step = env.FirstSet({"SLURM_STEP_ID", "SLURM_STEPID"});
+  // The shell that salloc starts on a node is a step of its own (SLURM_INTERACTIVE_STEP in slurm.h).
+  if (env.Text(step) == "4294967290") return false;
+  const bool in_step = env.Has(step);
   return env.Has("SLURM_PROCID") && (in_step || !env.Has("SLURM_JOB_ID"));
 }
 
@@ -263,6 +266,7 @@ absl::Status ReadSlurm(const Environment& env, LaunchEnvironment* result) {
 // A launcher's set of variables.
 struct Candidate {
   Launcher launcher;
+  absl::string_view rank;  // the variable
   bool has_rank;
   absl::string_view size;  // the variable
   bool has_size;
@@ -274,13 +278,16 @@ struct Candidate {
 // In the order in which they count.
 std::vector<Candidate> Candidates(const Environment& env) {
   std::vector<Candidate> candidates = {
-      {Launcher::kTorchrun, env.Has("RANK"), "WORLD_SIZE", false, ReadTorchrun},
-      {Launcher::kOpenMpi, env.Has("OMPI_COMM_WORLD_RANK"), "OMPI_COMM_WORLD_SIZE", false,
+      {Launcher::kTorchrun, "RANK", true, "WORLD_SIZE", false, ReadTorchrun},
+      {Launcher::kOpenMpi, "OMPI_COMM_WORLD_RANK", true, "OMPI_COMM_WORLD_SIZE", false,
        ReadOpenMpi},
-      {Launcher::kMpich, env.Has("PMI_RANK") && !IsPmiOfSlurm(env), "PMI_SIZE", false, ReadMpich},
-      {Launcher::kSlurm, IsSlurmTask(env), SlurmSize(env), false, ReadSlurm},
+      {Launcher::kMpich, "PMI_RANK", !IsPmiOfSlurm(env), "PMI_SIZE", false, ReadMpich},
+      {Launcher::kSlurm, "SLURM_PROCID", IsSlurmTask(env), SlurmSize(env), false, ReadSlurm},
   };
-  for (Candidate& candidate : candidates) candidate.has_size = env.Has(candidate.size);
+  for (Candidate& candidate : candidates) {
+    candidate.has_rank = candidate.has_rank && env.Has(candidate.rank);
+    candidate.has_size = env.Has(candidate.size);
+  }
   return candidates;
 }
 
@@ -328,20 +335,37 @@ bool IsNested(const Environment& env, const Candidate& inner, const Candidate& o
          SizeOf(env, inner.size) == static_cast<int64_t>(on_host) * SizeOf(env, outer.size);
 }
 
-// Which set counts where `chosen`, the first complete one, and a later one have different sizes.
+// Whether a rank that all tasks have inherited, say, is another than a later set of equal size has.
+// torchrun's agents number theirs as they like.
+bool RanksContradict(const Environment& env, const Candidate& chosen, const Candidate& other) {
+  return chosen.launcher == Launcher::kTorchrun && !env.Has("TORCHELASTIC_RUN_ID") &&
+         env.Text(chosen.rank) != env.Text(other.rank);
+}
+
+// Which set counts where `chosen`, the first complete one, and a later one contradict each other.
 const Candidate* SettleContradiction(const Environment& env,
                                      const std::vector<Candidate>& candidates,
                                      const Candidate* chosen, std::string* notice) {
   const int size = SizeOf(env, chosen->size);
   for (const Candidate& other : candidates) {
     const int other_size = SizeOf(env, other.size);
-    if (&other <= chosen || !other.complete() || other_size == size || other_size == 0) continue;
+    if (&other <= chosen || !other.complete() || other_size == 0) continue;
+    if (other_size == size) {
+      if (!RanksContradict(env, *chosen, other)) continue;
+      *notice = absl::StrCat(chosen->rank, "=", *env.Text(chosen->rank), " and ", other.rank, "=",
+                             *env.Text(other.rank), " contradict each other: this process goes by ",
+                             chosen->rank);
+      return chosen;
+    }
     // A pod of PyTorchJob has variables of one worker, which mpirun and srun leave to what they
     // start. But tasks may be jobs of one worker each, as Slurm and MPI start torchrun more often
     // than the other way round, and MPI in a step of Slurm has numbers of its own.
     const bool taken_for_a_pods =
         chosen->launcher == Launcher::kTorchrun && !env.Has("TORCHELASTIC_RUN_ID");
-    const bool take_other = size == 1 && other_size > 1 && taken_for_a_pods;
+    // What mpirun -n 1 has started may have called srun; its own step would have one task as well.
+    const bool left_over = chosen->launcher != Launcher::kTorchrun &&
+                           other.launcher == Launcher::kSlurm && env.Has("SLURM_STEP_NUM_TASKS");
+    const bool take_other = size == 1 && other_size > 1 && (taken_for_a_pods || left_over);
     if (!take_other && IsNested(env, *chosen, other)) continue;
     const Candidate* const taken = take_other ? &other : chosen;
     *notice = absl::StrCat(chosen->size, "=", size, " and ", other.size, "=", other_size,

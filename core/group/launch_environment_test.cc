@@ -287,6 +287,17 @@ TEST(LaunchEnvironmentTest, TheSetOfOneWorkerYieldsToALaterOneOfSeveral) {
       With(kOpenMpi, With(kTorchrun, {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}})));
   ASSERT_TRUE(torchrun.ok()) << torchrun.status();
   EXPECT_EQ(torchrun->launcher, Launcher::kTorchrun);
+  // Each task of a step trained alone where mpirun -n 1 had started what called srun.
+  for (const Variables& one :
+       {Variables{{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}},
+        Variables{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}}) {
+    const auto task =
+        Detect(With(kSlurm, With(one, {{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "4"}})));
+    ASSERT_TRUE(task.ok()) << task.status();
+    EXPECT_EQ(task->launcher, Launcher::kSlurm);
+    EXPECT_EQ(task->world_size, 4);
+    EXPECT_THAT(task->notice, HasSubstr("SIZE=1 and SLURM_STEP_NUM_TASKS=4 contradict each other"));
+  }
   // What is garbled or incomplete counts for nothing.
   EXPECT_EQ(Detect(With(alone, {{"PMI_SIZE", "2"}}))->launcher, Launcher::kTorchrun);
   EXPECT_EQ(Detect(With(kMpich, With(alone, {{"PMI_SIZE", "x"}})))->launcher, Launcher::kTorchrun);
@@ -310,7 +321,14 @@ TEST(LaunchEnvironmentTest, OtherContradictionsKeepTheOrderWithANotice) {
   EXPECT_EQ(nested->launcher, Launcher::kTorchrun);
   EXPECT_EQ(nested->notice, "");
   EXPECT_EQ(Detect(With(kSlurm, kMpich))->notice, "");
-  EXPECT_EQ(Detect(With(kOpenMpi, {{"RANK", "0"}, {"WORLD_SIZE", "4"}}))->notice, "");
+  EXPECT_EQ(Detect(With(kOpenMpi, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}))->notice, "");
+  // All tasks had one rank, and rank 1 was told that its --master is another host's.
+  EXPECT_EQ(Detect(With(kOpenMpi, {{"RANK", "0"}, {"WORLD_SIZE", "4"}}))->notice,
+            "RANK=0 and OMPI_COMM_WORLD_RANK=2 contradict each other: this process goes by RANK");
+  EXPECT_EQ(
+      Detect(With(kOpenMpi, {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"TORCHELASTIC_RUN_ID", "j"}}))
+          ->notice,
+      "");
 }
 
 // Kubernetes sets MASTER_PORT for a service that is named master, and one worker was refused.
