@@ -4,7 +4,10 @@ import os
 import pathlib
 import re
 import resource
+import shutil
+import socket
 import subprocess
+import tempfile
 import unittest
 import uuid
 
@@ -98,6 +101,27 @@ class ContainersTest(unittest.TestCase):
             launch.communicate()
 
     # A job that a group had no memory for was killed instead of refused.
+    # By --link=auto they were to share memory, and refused each other.
+    def test_ranks_of_two_users_on_one_host_train(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can become two users")
+        folder = pathlib.Path(tempfile.mkdtemp(dir="/tmp"))  # where others can read
+        self.addCleanup(shutil.rmtree, folder)
+        for part in ("worker", "_solib_k8"):
+            if pathlib.Path(part).exists():
+                shutil.copytree(part, folder / part)
+        folder.chmod(0o755)
+        whole = self.run_here(LAUNCH, "--workers=2", "--", *JOB, "--topology=ring")
+        job = [folder / WORKER, *JOB, "--topology=ring", "--world_size=2", "--timeout=60s"]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            master = f"127.0.0.1:{free.getsockname()[1]}"
+        other = subprocess.Popen([str(word) for word in (*job, "--rank=1", f"--master={master}")], stdin=subprocess.DEVNULL, user=1001)
+        self.addCleanup(other.kill)
+        first = self.run_here(*job, "--rank=0", f"--master={master}", preexec_fn=lambda: os.setuid(1002))
+        self.assertEqual((first.returncode, other.wait(PATIENCE)), (0, 0), first.stderr)
+        self.assertEqual(re.findall(r"params_sha256 \w+", first.stdout), re.findall(r"params_sha256 \w+", whole.stdout))
+
     # They stayed until it ended, and a container has only so many processes.
     def test_launch_as_the_first_process_reaps_those_that_lose_their_parent(self):
         script = pathlib.Path(os.environ["TEST_TMPDIR"]) / "leaves_an_orphan"

@@ -137,6 +137,14 @@ class SlurmTest(unittest.TestCase):
                                     *JOB)
         self.assertRegex(output, r"flags .*by Slurm: local_rank=0, .*rank=0, .*world_size=2")
 
+    def test_a_count_of_one_that_mpirun_left_does_not_part_the_tasks(self):
+        """Each task trained a model of its own, as rank 0 of 1."""
+        for left in ("PMI_RANK=0", "PMI_SIZE=1"), ("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=1"):
+            with self.subTest(left[0]):
+                output = self.train("env", *left, "srun", "-n2", WORKER, "--topology=ring", *JOB)
+                self.assertEqual(sha_of(output), self.sha_by_launch("ring"), output)
+                self.assertIn("SIZE=1 and SLURM_STEP_NUM_TASKS=2 contradict each other", output)
+
     def test_a_signal_before_the_time_limit_leaves_a_checkpoint(self):
         """SIGUSR1 killed workers without one."""
         for name, script, batch in (
