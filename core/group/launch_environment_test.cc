@@ -331,6 +331,18 @@ TEST(LaunchEnvironmentTest, OtherContradictionsKeepTheOrderWithANotice) {
       "");
 }
 
+// In salloc's shell, a step of one task, nothing was said of the tasks that were asked for.
+TEST(LaunchEnvironmentTest, TheShellOfSallocIsNoTask) {
+  const auto shell = Detect({{"SLURM_JOB_ID", "56"},
+                             {"SLURM_STEP_ID", "4294967290"},
+                             {"SLURM_STEP_NUM_TASKS", "1"},
+                             {"SLURM_PROCID", "0"},
+                             {"SLURM_NTASKS", "2"}});
+  ASSERT_TRUE(shell.ok()) << shell.status();
+  EXPECT_EQ(shell->launcher, Launcher::kNone);
+  EXPECT_THAT(shell->notice, HasSubstr("SLURM_NTASKS=2 but this process is no task of a step"));
+}
+
 // Kubernetes sets MASTER_PORT for a service that is named master, and one worker was refused.
 TEST(LaunchEnvironmentTest, OneWorkersMasterIsReadOnlyIfItIsOne) {
   const Variables alone = {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "m"}};
