@@ -220,7 +220,7 @@ absl::string_view SlurmSize(const Environment& env) {
 // the tasks that are counted: those are of steps.
 bool IsSlurmTask(const Environment& env) {
   const absl::string_view step = env.FirstSet({"SLURM_STEP_ID", "SLURM_STEPID"});
-  // The shell that salloc starts on a node is a step of its own (SLURM_INTERACTIVE_STEP in slurm.h).
+  // The shell that salloc starts on a node is a step of its own, always of this number.
   if (env.Text(step) == "4294967290") return false;
   const bool in_step = env.Has(step);
   return env.Has("SLURM_PROCID") && (in_step || !env.Has("SLURM_JOB_ID"));
