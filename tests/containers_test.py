@@ -51,6 +51,12 @@ class ContainersTest(unittest.TestCase):
         return subprocess.run([str(word) for word in argv], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               timeout=PATIENCE, preexec_fn=preexec_fn, env=dict(os.environ, **environment))
 
+    def inside(self, *command):
+        """What to put in front of a program that is to run in namespaces of its own; skips where there can be none."""
+        if subprocess.run([*command, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("no namespaces of one's own here")
+        return command
+
     # Both workers were bound to core 0, link threads too, without a word.
     def test_a_site_profile_for_openmp_binds_no_worker_to_a_core(self):
         for profile in ({"OMP_PROC_BIND": "true"}, {"OMP_PLACES": "cores"}, {"GOMP_CPU_AFFINITY": "0"},
@@ -129,17 +135,13 @@ class ContainersTest(unittest.TestCase):
                           f"for _ in $(seq 400); do [ -e /proc/$orphan ] || exec {os.path.abspath(WORKER)} \"$@\"; sleep 0.05; done\n"
                           "exit 3\n")
         script.chmod(0o755)
-        inside = ["unshare", "-r", "--pid", "--fork", "--mount-proc"]
-        if subprocess.run([*inside, "true"], stderr=subprocess.DEVNULL).returncode != 0:
-            self.skipTest("no processes of one's own here")
+        inside = self.inside("unshare", "-r", "--pid", "--fork", "--mount-proc")
         launch = self.run_here(*inside, LAUNCH, f"--worker_binary={script}", "--workers=2", "--", *JOB)
         self.assertEqual(launch.returncode, 0, launch.stderr)
 
     # It was said that memory had run out.
     def test_a_box_without_random_numbers_is_what_is_named(self):
-        inside = ["unshare", "-rm", "sh", "-c", 'mount --bind /dev/null /dev/urandom && exec "$@"', "sh"]
-        if subprocess.run([*inside, "true"], stderr=subprocess.DEVNULL).returncode != 0:
-            self.skipTest("no mounts of one's own here")
+        inside = self.inside("unshare", "-rm", "sh", "-c", 'mount --bind /dev/null /dev/urandom && exec "$@"', "sh")
         worker = self.run_here(*inside, WORKER, *JOB)
         self.assertNotEqual(worker.returncode, 0)
         self.assertRegex(worker.stderr, r"expected that LibTorch makes the weights .*, found: .*/dev/urandom\n")

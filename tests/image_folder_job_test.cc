@@ -80,6 +80,18 @@ class ImageFolderJobTest : public ::testing::Test {
     return metrics;
   }
 
+  // The lines on stderr of a job that must end with 1.
+  std::vector<std::string> ErrorsOf(LocalJobOptions options) {
+    std::vector<std::string> errors;
+    options.on_line = [&errors](absl::string_view, absl::string_view line, bool is_stderr) {
+      if (is_stderr) errors.push_back(std::string(line));
+    };
+    const auto result = RunLocalJob(options);
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (result.ok()) EXPECT_EQ(result->exit_code, 1);
+    return errors;
+  }
+
   std::vector<std::string> out_;
   std::vector<std::string> err_;
 
@@ -142,14 +154,7 @@ TEST_F(ImageFolderJobTest, TheTimeWaitedForDataIsShownAndRecorded) {
 TEST_F(ImageFolderJobTest, ADamagedFileEndsTheJobAndIsNamed) {
   const std::string damaged = path() + "/train/bee/2.jpg";
   std::ofstream(damaged, std::ios::trunc) << "no image";
-  LocalJobOptions options = Job(2, 0, {"--topology=ring"});
-  std::vector<std::string> errors;
-  options.on_line = [&errors](absl::string_view, absl::string_view line, bool is_stderr) {
-    if (is_stderr) errors.push_back(std::string(line));
-  };
-  const auto result = RunLocalJob(options);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->exit_code, 1);
+  const std::vector<std::string> errors = ErrorsOf(Job(2, 0, {"--topology=ring"}));
   ASSERT_FALSE(errors.empty());
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr(damaged));
 }
@@ -277,15 +282,9 @@ TEST_F(ImageFolderJobTest, ATestFileThatCannotBeReadCostsNoCheckpoint) {
   for (size_t i = 0; i < jobs.size(); ++i) {
     SCOPED_TRACE(i);
     const std::string kept = absl::StrCat(path(), "/kept", i);
-    LocalJobOptions options = Job(2, jobs[i][0] == "--topology=ps" ? 1 : 0,
-                                  With(jobs[i], {"--checkpoint=" + kept, "--checkpoint_every=1"}));
-    std::vector<std::string> errors;
-    options.on_line = [&errors](absl::string_view, absl::string_view line, bool is_stderr) {
-      if (is_stderr) errors.push_back(std::string(line));
-    };
-    const auto result = RunLocalJob(options);
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_EQ(result->exit_code, 1);
+    const std::vector<std::string> errors =
+        ErrorsOf(Job(2, jobs[i][0] == "--topology=ps" ? 1 : 0,
+                     With(jobs[i], {"--checkpoint=" + kept, "--checkpoint_every=1"})));
     EXPECT_THAT(errors, Contains(HasSubstr("val/bee/wide.jpg is neither a JPEG nor a PNG")));
     EXPECT_TRUE(std::filesystem::exists(kept + "/step_00000001/MANIFEST"));
   }
