@@ -23,14 +23,14 @@
 #include "core/base/sha256.h"
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
-#include "core/pipeline/slice_link.h"
-#include "core/pipeline/stage_link.h"
 #include "core/plan/codec.h"
 #include "core/plan/pipeline_schedule.h"
 #include "core/plan/plan.h"
 #include "gradsync/join/backend_record.h"
 #include "gradsync/join/join.h"
-#include "gradsync/join/model_places.h"
+#include "worker/model_places.h"
+#include "worker/pipeline/slice_link.h"
+#include "worker/pipeline/stage_link.h"
 
 namespace gradsync {
 namespace {

@@ -53,12 +53,12 @@
 #include "core/base/status_macros.h"
 #include "core/base/write_file.h"
 #include "core/group/mesh.h"
-#include "core/pipeline/split.h"
 #include "core/plan/kinds.h"
 #include "simulator/calibration.h"
 #include "tools/lab_flags.h"
 #include "tools/subprocess.h"
 #include "worker/models/model_options.h"
+#include "worker/pipeline/split.h"
 #include "worker/train/compute_options.h"
 
 ABSL_FLAG(std::string, record, "",

@@ -4,7 +4,7 @@
 // a part of all layers and meets the others in the midst of forward and backward.
 //
 // A rank computes while its links send and receive, and sends never wait, as in
-// core/pipeline/stage_link.h; slices compute nothing until a meeting is over. A host's interface is
+// worker/pipeline/stage_link.h; slices compute nothing until a meeting is over. A host's interface is
 // shared evenly between what passes the cuts and what is exchanged. When the backward of its last
 // micro-batch completes a bucket, a stage launches it; then it waits for the results, updates, and
 // begins its next step, whatever other stages do.

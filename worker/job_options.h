@@ -7,8 +7,8 @@
 #include <string>
 
 #include "gradsync/join/join.h"
-#include "gradsync/join/model_places.h"
 #include "worker/effective_flags.h"
+#include "worker/model_places.h"
 #include "worker/operation.h"
 #include "worker/seeing.h"
 #include "worker/train/trainer.h"

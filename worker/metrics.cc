@@ -10,7 +10,6 @@
 #include "core/base/version.h"
 #include "core/base/write_file.h"
 #include "core/group/mesh.h"
-#include "core/pipeline/stage_link.h"
 #include "core/plan/codec.h"
 #include "core/plan/job_spec.h"
 #include "core/plan/pipeline_schedule.h"
@@ -21,6 +20,7 @@
 #include "gradsync/join/open_device.h"
 #include "proto/run_record.pb.h"
 #include "worker/data/sampler.h"
+#include "worker/pipeline/stage_link.h"
 #include "worker/train/compute_options.h"
 #include "worker/train/step_times.h"
 

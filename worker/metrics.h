@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "core/pipeline/stage_link.h"
 #include "core/sync/gradient_sync.h"
 #include "worker/job_options.h"
+#include "worker/pipeline/stage_link.h"
 #include "worker/train/trainer.h"
 
 namespace gradsync {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/pipeline/split.h"
 #include "core/plan/plan.h"
 #include "core/plan/slice_traffic.h"
 #include "proto/step_profile.pb.h"
+#include "worker/pipeline/split.h"
 
 namespace gradsync {
 

@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/pipeline/slice_link.h"
 #include "core/plan/plan.h"
 #include "proto/step_profile.pb.h"
+#include "worker/pipeline/slice_link.h"
 #include "worker/train/trainer.h"
 #include "worker/train/trainer_options.h"
 

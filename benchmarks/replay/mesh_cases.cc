@@ -12,9 +12,9 @@
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
-#include "core/pipeline/split.h"
 #include "core/plan/pipeline_schedule.h"
 #include "core/plan/plan.h"
+#include "worker/pipeline/split.h"
 
 namespace gradsync {
 namespace {

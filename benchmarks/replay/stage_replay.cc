@@ -5,8 +5,8 @@
 
 #include "ATen/ops/zeros.h"
 #include "core/base/status_macros.h"
-#include "core/pipeline/stage_step.h"
-#include "core/pipeline/tensor_frames.h"
+#include "worker/pipeline/stage_step.h"
+#include "worker/pipeline/tensor_frames.h"
 
 namespace gradsync {
 namespace {

@@ -18,10 +18,10 @@
 #include "benchmarks/profiles/mesh_stages.h"
 #include "benchmarks/replay/replay_clock.h"
 #include "core/base/deadline.h"
-#include "core/pipeline/slice_link.h"
-#include "core/pipeline/stage_link.h"
 #include "core/plan/pipeline_schedule.h"
 #include "core/plan/slice_traffic.h"
+#include "worker/pipeline/slice_link.h"
+#include "worker/pipeline/stage_link.h"
 
 namespace gradsync {
 
@@ -46,7 +46,7 @@ struct ReplayedStage {
   absl::Duration timeout;
 };
 
-// Not thread-safe. A failure is the job's (core/pipeline/stage_link.h, core/pipeline/slice_link.h).
+// Not thread-safe. A failure is the job's (worker/pipeline/stage_link.h, worker/pipeline/slice_link.h).
 class StageReplay {
  public:
   // `clock` must outlive the result.

@@ -1,6 +1,6 @@
 // What the slices of a GPT (docs/slices.md) send each other, as arithmetic: the exchanges in which
 // forward and backward of each block meet, and their bytes over streams
-// (core/pipeline/slice_link.h). In shared memory two slices read as many of each other.
+// (worker/pipeline/slice_link.h). In shared memory two slices read as many of each other.
 
 #ifndef GRADSYNC_CORE_PLAN_SLICE_TRAFFIC_H_
 #define GRADSYNC_CORE_PLAN_SLICE_TRAFFIC_H_
@@ -10,7 +10,7 @@
 
 namespace gradsync {
 
-// The exchanges of core/pipeline/slice_link.h.
+// The exchanges of worker/pipeline/slice_link.h.
 enum class SliceCall { kSum, kSumPart, kGather };
 
 struct SliceMeeting {

@@ -10,7 +10,7 @@
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace_recorder.h"
-#include "core/pipeline/split.h"
+#include "worker/pipeline/split.h"
 #include "worker/train/pipeline_step.h"
 #include "worker/train/step_times.h"
 #include "worker/train/training_clock.h"

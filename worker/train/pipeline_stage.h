@@ -14,11 +14,11 @@
 #include "absl/types/optional.h"
 #include "core/base/deadline.h"
 #include "core/group/side_channel.h"
-#include "core/pipeline/split.h"
-#include "core/pipeline/stage_link.h"
-#include "core/pipeline/stage_step.h"
 #include "gradsync/ddp/ddp_engine.h"
 #include "worker/models/model.h"
+#include "worker/pipeline/split.h"
+#include "worker/pipeline/stage_link.h"
+#include "worker/pipeline/stage_step.h"
 #include "worker/train/batch_figures.h"
 #include "worker/train/forward.h"
 #include "worker/train/model_share.h"
@@ -38,7 +38,7 @@ struct PipelineStageOptions {
 // them. Every rank makes the whole model, so that its weights are drawn whole; of other stages'
 // blocks the parameters are let go when DdpEngine takes `part()`.
 //
-// Not thread-safe. A failure is the job's (core/pipeline/stage_link.h).
+// Not thread-safe. A failure is the job's (worker/pipeline/stage_link.h).
 class PipelineStage : public ModelShare {
  public:
   // Collective over all ranks of the job. Decides where the model is cut: as the options say, or by

@@ -12,10 +12,10 @@
 #include "absl/time/time.h"
 #include "c10/core/ScalarType.h"
 #include "core/base/monotonic_time.h"
-#include "core/pipeline/stage_step.h"
 #include "gradsync/ddp/flat_parameters.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/models/loss.h"
+#include "worker/pipeline/stage_step.h"
 #include "worker/train/forward.h"
 
 namespace gradsync {

@@ -11,10 +11,10 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
-#include "core/pipeline/split.h"
 #include "core/plan/plan.h"
 #include "worker/data/data_loader.h"
 #include "worker/models/model.h"
+#include "worker/pipeline/split.h"
 #include "worker/train/batch_figures.h"
 #include "worker/train/compute_options.h"
 

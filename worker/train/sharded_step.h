@@ -11,10 +11,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/pipeline/stage_step.h"
 #include "core/plan/step_order.h"
 #include "gradsync/ddp/ddp_engine.h"
 #include "worker/models/model.h"
+#include "worker/pipeline/stage_step.h"
 #include "worker/train/forward.h"
 #include "worker/train/model_share.h"
 
@@ -22,7 +22,7 @@ namespace gradsync {
 
 // A model of which owners alone keep the parameters: forward and backward gather them block by
 // block. The graph is cut between blocks, so that before each block's backward its parameters can be gathered again; cut or
-// not, gradients have the same bits (core/pipeline/stage_step.h).
+// not, gradients have the same bits (worker/pipeline/stage_step.h).
 //
 // Not thread-safe. Throws what LibTorch throws. When a gather fails the group is aborted, and
 // status() says why; what is computed after that is worth nothing.

@@ -10,8 +10,8 @@
 #include "core/base/activity.h"
 #include "core/base/deadline.h"
 #include "core/base/monotonic_time.h"
-#include "core/pipeline/slice_link.h"
 #include "worker/models/slices.h"
+#include "worker/pipeline/slice_link.h"
 
 namespace gradsync {
 

@@ -12,9 +12,9 @@
 #include "core/base/activity.h"
 #include "core/base/deadline.h"
 #include "core/group/side_channel.h"
-#include "core/pipeline/slice_link.h"
 #include "worker/models/loss.h"
 #include "worker/models/model.h"
+#include "worker/pipeline/slice_link.h"
 #include "worker/train/compute_options.h"
 #include "worker/train/model_share.h"
 #include "worker/train/slice_channel.h"
@@ -31,7 +31,7 @@ struct TensorSliceOptions {
 // This rank's slice of a model in training. Every rank makes the whole model, so that its weights
 // are drawn whole, and keeps its part of each.
 //
-// Not thread-safe. A failure is the job's (core/pipeline/slice_link.h).
+// Not thread-safe. A failure is the job's (worker/pipeline/slice_link.h).
 class TensorSlice : public ModelShare {
  public:
   // Collective over the slices: connects to them, and makes `model`, which is whole and not bound

@@ -1,4 +1,4 @@
-#include "core/pipeline/stage_channel.h"
+#include "worker/pipeline/stage_channel.h"
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 // Stages as threads of one process: bits against the uncut model, failures, receives in any order.
 
-#include "core/pipeline/stage_step.h"
+#include "worker/pipeline/stage_step.h"
 
 #include <unistd.h>
 
@@ -31,16 +31,16 @@
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
 #include "core/links/stream_test_util.h"
-#include "core/pipeline/stage_channel.h"
-#include "core/pipeline/stage_link.h"
-#include "core/pipeline/tensor_frames.h"
-#include "core/pipeline/tensor_ring.h"
 #include "core/plan/job_spec.h"
 #include "core/plan/pipeline_schedule.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/frame.pb.h"
 #include "proto/pipeline.pb.h"
+#include "worker/pipeline/stage_channel.h"
+#include "worker/pipeline/stage_link.h"
+#include "worker/pipeline/tensor_frames.h"
+#include "worker/pipeline/tensor_ring.h"
 
 namespace gradsync {
 namespace {

@@ -1,7 +1,7 @@
 // Tensors as frames between the stages of a pipeline.
 
-#ifndef GRADSYNC_CORE_PIPELINE_TENSOR_FRAMES_H_
-#define GRADSYNC_CORE_PIPELINE_TENSOR_FRAMES_H_
+#ifndef GRADSYNC_WORKER_PIPELINE_TENSOR_FRAMES_H_
+#define GRADSYNC_WORKER_PIPELINE_TENSOR_FRAMES_H_
 
 #include <cstdint>
 #include <string>
@@ -53,4 +53,4 @@ absl::StatusOr<at::Tensor> TensorIn(const proto::FrameHeader& header, const Payl
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_CORE_PIPELINE_TENSOR_FRAMES_H_
+#endif  // GRADSYNC_WORKER_PIPELINE_TENSOR_FRAMES_H_

@@ -13,10 +13,10 @@
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/base/status_macros.h"
-#include "core/pipeline/slice_link.h"
-#include "core/pipeline/stage_link.h"
-#include "core/pipeline/tensor_frames.h"
 #include "core/plan/job_spec.h"
+#include "worker/pipeline/slice_link.h"
+#include "worker/pipeline/stage_link.h"
+#include "worker/pipeline/tensor_frames.h"
 
 namespace gradsync {
 namespace {

@@ -1,7 +1,7 @@
 // Tensors between a stage of a pipeline and its neighbours, whoever carries them.
 
-#ifndef GRADSYNC_CORE_PIPELINE_STAGE_CHANNEL_H_
-#define GRADSYNC_CORE_PIPELINE_STAGE_CHANNEL_H_
+#ifndef GRADSYNC_WORKER_PIPELINE_STAGE_CHANNEL_H_
+#define GRADSYNC_WORKER_PIPELINE_STAGE_CHANNEL_H_
 
 #include <map>
 #include <memory>
@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
-#include "core/pipeline/tensor_frames.h"
+#include "worker/pipeline/tensor_frames.h"
 
 namespace gradsync {
 
@@ -124,4 +124,4 @@ class LocalStages {
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_CORE_PIPELINE_STAGE_CHANNEL_H_
+#endif  // GRADSYNC_WORKER_PIPELINE_STAGE_CHANNEL_H_

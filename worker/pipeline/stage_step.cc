@@ -1,4 +1,4 @@
-#include "core/pipeline/stage_step.h"
+#include "worker/pipeline/stage_step.h"
 
 #include <exception>
 #include <map>
@@ -11,10 +11,10 @@
 #include "core/base/deadline.h"
 #include "core/base/monotonic_time.h"
 #include "core/base/status_macros.h"
-#include "core/pipeline/tensor_frames.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/custom_class.h"
+#include "worker/pipeline/tensor_frames.h"
 
 namespace gradsync {
 namespace {

@@ -2,8 +2,8 @@
 // it has come, and in which order, is a message on a stream between the two (stage_link.h); here are
 // only the bytes, which the sender copies in and the receiver copies out.
 
-#ifndef GRADSYNC_CORE_PIPELINE_TENSOR_RING_H_
-#define GRADSYNC_CORE_PIPELINE_TENSOR_RING_H_
+#ifndef GRADSYNC_WORKER_PIPELINE_TENSOR_RING_H_
+#define GRADSYNC_WORKER_PIPELINE_TENSOR_RING_H_
 
 #include <sys/types.h>
 
@@ -83,4 +83,4 @@ class TensorRingReader {
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_CORE_PIPELINE_TENSOR_RING_H_
+#endif  // GRADSYNC_WORKER_PIPELINE_TENSOR_RING_H_

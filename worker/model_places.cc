@@ -1,4 +1,4 @@
-#include "gradsync/join/model_places.h"
+#include "worker/model_places.h"
 
 #include <string>
 #include <utility>
@@ -9,8 +9,8 @@
 #include "core/base/host_identity.h"
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
-#include "core/pipeline/slice_link.h"
 #include "gradsync/join/sync_factory.h"
+#include "worker/pipeline/slice_link.h"
 
 namespace gradsync {
 namespace {

@@ -1,5 +1,5 @@
-#ifndef GRADSYNC_CORE_PIPELINE_SLICE_LINK_H_
-#define GRADSYNC_CORE_PIPELINE_SLICE_LINK_H_
+#ifndef GRADSYNC_WORKER_PIPELINE_SLICE_LINK_H_
+#define GRADSYNC_WORKER_PIPELINE_SLICE_LINK_H_
 
 #include <cstdint>
 #include <memory>
@@ -83,4 +83,4 @@ struct SlicePlace {
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_CORE_PIPELINE_SLICE_LINK_H_
+#endif  // GRADSYNC_WORKER_PIPELINE_SLICE_LINK_H_

@@ -1,4 +1,4 @@
-#include "core/pipeline/split.h"
+#include "worker/pipeline/split.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,7 +1,7 @@
 // A stage's part of one step.
 
-#ifndef GRADSYNC_CORE_PIPELINE_STAGE_STEP_H_
-#define GRADSYNC_CORE_PIPELINE_STAGE_STEP_H_
+#ifndef GRADSYNC_WORKER_PIPELINE_STAGE_STEP_H_
+#define GRADSYNC_WORKER_PIPELINE_STAGE_STEP_H_
 
 #include <cstdint>
 #include <functional>
@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/pipeline/stage_channel.h"
 #include "core/plan/pipeline_schedule.h"
+#include "worker/pipeline/stage_channel.h"
 
 namespace gradsync {
 
@@ -97,4 +97,4 @@ absl::StatusOr<at::Tensor> PassTestBatch(
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_CORE_PIPELINE_STAGE_STEP_H_
+#endif  // GRADSYNC_WORKER_PIPELINE_STAGE_STEP_H_

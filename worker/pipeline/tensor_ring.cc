@@ -1,4 +1,4 @@
-#include "core/pipeline/tensor_ring.h"
+#include "worker/pipeline/tensor_ring.h"
 
 #include <fcntl.h>
 

@@ -1,8 +1,8 @@
 // Where a rank stands among those that train one model in parts, stages or slices, and its links to
 // them.
 
-#ifndef GRADSYNC_GRADSYNC_JOIN_MODEL_PLACES_H_
-#define GRADSYNC_GRADSYNC_JOIN_MODEL_PLACES_H_
+#ifndef GRADSYNC_WORKER_MODEL_PLACES_H_
+#define GRADSYNC_WORKER_MODEL_PLACES_H_
 
 #include <memory>
 
@@ -10,10 +10,10 @@
 #include "absl/status/statusor.h"
 #include "core/group/side_channel.h"
 #include "core/group/worker_group.h"
-#include "core/pipeline/slice_link.h"
-#include "core/pipeline/stage_link.h"
 #include "core/plan/job_spec.h"
 #include "gradsync/join/join.h"
+#include "worker/pipeline/slice_link.h"
+#include "worker/pipeline/stage_link.h"
 
 namespace gradsync {
 
@@ -60,4 +60,4 @@ absl::StatusOr<std::unique_ptr<SliceLink>> CreateSliceLink(Link link, const Work
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_GRADSYNC_JOIN_MODEL_PLACES_H_
+#endif  // GRADSYNC_WORKER_MODEL_PLACES_H_

@@ -1,7 +1,7 @@
 // Where a model, a list of blocks, is cut into stages.
 
-#ifndef GRADSYNC_CORE_PIPELINE_SPLIT_H_
-#define GRADSYNC_CORE_PIPELINE_SPLIT_H_
+#ifndef GRADSYNC_WORKER_PIPELINE_SPLIT_H_
+#define GRADSYNC_WORKER_PIPELINE_SPLIT_H_
 
 #include <cstdint>
 #include <string>
@@ -50,4 +50,4 @@ struct PipelineOptions {
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_CORE_PIPELINE_SPLIT_H_
+#endif  // GRADSYNC_WORKER_PIPELINE_SPLIT_H_

@@ -1,6 +1,6 @@
 // Both ends in one process, which maps its own memory a second time.
 
-#include "core/pipeline/tensor_ring.h"
+#include "worker/pipeline/tensor_ring.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // Slices as threads of one process: sums in the order of slices, what differs or is lost.
 
-#include "core/pipeline/slice_link.h"
+#include "worker/pipeline/slice_link.h"
 
 #include <functional>
 #include <memory>

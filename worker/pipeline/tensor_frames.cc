@@ -1,4 +1,4 @@
-#include "core/pipeline/tensor_frames.h"
+#include "worker/pipeline/tensor_frames.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,7 +1,7 @@
 // Tensors between a stage of a pipeline that is a rank and its neighbours.
 
-#ifndef GRADSYNC_CORE_PIPELINE_STAGE_LINK_H_
-#define GRADSYNC_CORE_PIPELINE_STAGE_LINK_H_
+#ifndef GRADSYNC_WORKER_PIPELINE_STAGE_LINK_H_
+#define GRADSYNC_WORKER_PIPELINE_STAGE_LINK_H_
 
 #include <cstdint>
 #include <memory>
@@ -19,11 +19,11 @@
 #include "core/group/side_channel.h"
 #include "core/group/worker_group.h"
 #include "core/links/frame_stream.h"
-#include "core/pipeline/stage_channel.h"
-#include "core/pipeline/tensor_frames.h"
-#include "core/pipeline/tensor_ring.h"
 #include "core/plan/job_spec.h"
 #include "proto/pipeline.pb.h"
+#include "worker/pipeline/stage_channel.h"
+#include "worker/pipeline/tensor_frames.h"
+#include "worker/pipeline/tensor_ring.h"
 
 namespace gradsync {
 
@@ -169,4 +169,4 @@ struct PipelinePlace {
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_CORE_PIPELINE_STAGE_LINK_H_
+#endif  // GRADSYNC_WORKER_PIPELINE_STAGE_LINK_H_

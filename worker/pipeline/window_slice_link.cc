@@ -22,10 +22,10 @@
 #include "core/base/mutex.h"
 #include "core/base/status_macros.h"
 #include "core/group/group_error.h"
-#include "core/pipeline/slice_link.h"
 #include "core/shared_memory/window.h"
 #include "core/shared_memory/window_mesh.h"
 #include "core/shared_memory/window_signals.h"
+#include "worker/pipeline/slice_link.h"
 
 namespace gradsync {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/pipeline/stage_link.h"
+#include "worker/pipeline/stage_link.h"
 
 #include <unistd.h>
 
