@@ -411,7 +411,7 @@ TEST_F(FusedNormOnGpuTest, AGraphReplaysForwardAndBackward) {
 
 #endif  // GRADSYNC_CUDA
 
-// Not a test: what the first run on a GPU wants to know. Bytes are those of core/gpu/norm_kernels.h
+// Not a test: what the first run on a GPU wants to know. Bytes are those of worker/models/norm_kernels.h
 // for ours, and for LibTorch's operations those of a kernel each: norm 3 and 5, ReLU 2 and 3,
 // addition 3 and 0 times the tensor.
 struct Layer {

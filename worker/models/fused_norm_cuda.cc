@@ -8,11 +8,11 @@
 #include "ATen/ops/zeros.h"
 #include "c10/cuda/CUDAException.h"
 #include "c10/cuda/CUDAGuard.h"
-#include "core/gpu/norm_kernels.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/custom_class.h"
 #include "worker/models/image_kernels.h"
 #include "worker/models/image_memory.h"
+#include "worker/models/norm_kernels.h"
 
 namespace gradsync {
 namespace {

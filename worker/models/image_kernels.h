@@ -20,7 +20,7 @@ struct NormTensors {
 };
 
 // Batch normalisation in training, the addition of a residual and ReLU by the kernels of
-// core/gpu/norm_kernels.h, instead of by three operations that each read and write everything.
+// worker/models/norm_kernels.h, instead of by three operations that each read and write everything.
 // Values within a layer are not rounded in between, so results differ from those of the operations
 // by rounding.
 //
@@ -50,7 +50,7 @@ class FusedNorm {
 };
 
 // at::max_pool2d() of 3x3 pixels, 2 apart, with a border of 1, by the kernels of
-// core/gpu/pool_kernels.h where they take x: on a GPU, in a build with CUDA, channels-last, a
+// worker/models/pool_kernels.h where they take x: on a GPU, in a build with CUDA, channels-last, a
 // multiple of 8 channels, fp32, fp16 or bf16. Its values are the operation's; a gradient is summed
 // in fp32 before it is rounded. Queues its work on LibTorch's current stream and waits for nothing.
 // What LibTorch throws, it throws.

@@ -7,7 +7,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "c10/cuda/CUDAStream.h"
-#include "core/gpu/norm_kernels.h"
+#include "worker/models/norm_kernels.h"
 
 namespace gradsync {
 

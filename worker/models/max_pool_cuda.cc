@@ -7,10 +7,10 @@
 #include "c10/cuda/CUDAException.h"
 #include "c10/cuda/CUDAGuard.h"
 #include "c10/cuda/CUDAStream.h"
-#include "core/gpu/pool_kernels.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "worker/models/image_kernels.h"
 #include "worker/models/image_memory.h"
+#include "worker/models/pool_kernels.h"
 
 namespace gradsync {
 namespace {

@@ -1,5 +1,5 @@
-#include "core/gpu/channel_parts.h"
-#include "core/gpu/norm_kernels.h"
+#include "worker/models/channel_parts.h"
+#include "worker/models/norm_kernels.h"
 
 namespace gradsync {
 namespace {

@@ -1,14 +1,14 @@
-// The largest of a window, and where its gradient goes: the arithmetic of core/gpu/pool_kernels.cu,
+// The largest of a window, and where its gradient goes: the arithmetic of worker/models/pool_kernels.cu,
 // which the host can run too.
 
-#ifndef GRADSYNC_CORE_GPU_POOL_WINDOW_H_
-#define GRADSYNC_CORE_GPU_POOL_WINDOW_H_
+#ifndef GRADSYNC_WORKER_MODELS_POOL_WINDOW_H_
+#define GRADSYNC_WORKER_MODELS_POOL_WINDOW_H_
 
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/gpu/channel_parts.h"
 #include "core/gpu/kernel_operands.h"
+#include "worker/models/channel_parts.h"
 
 namespace gradsync {
 
@@ -98,4 +98,4 @@ GRADSYNC_HOST_DEVICE inline Floats GradientOfPixel(int i, int j, const Has& has,
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_CORE_GPU_POOL_WINDOW_H_
+#endif  // GRADSYNC_WORKER_MODELS_POOL_WINDOW_H_

@@ -7,14 +7,14 @@
 // Free of LibTorch; worker/models/image_kernels.h is what models call. Calls queue one kernel on
 // `stream`, and nothing else. They return cudaSuccess or what kept it from starting.
 
-#ifndef GRADSYNC_CORE_GPU_POOL_KERNELS_H_
-#define GRADSYNC_CORE_GPU_POOL_KERNELS_H_
+#ifndef GRADSYNC_WORKER_MODELS_POOL_KERNELS_H_
+#define GRADSYNC_WORKER_MODELS_POOL_KERNELS_H_
 
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
-#include "core/gpu/norm_kernels.h"
-#include "core/gpu/pool_window.h"
+#include "worker/models/norm_kernels.h"
+#include "worker/models/pool_window.h"
 
 namespace gradsync {
 
@@ -29,4 +29,4 @@ cudaError_t StartMaxPoolGradient(NormType type, const PoolShape& shape, const vo
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_CORE_GPU_POOL_KERNELS_H_
+#endif  // GRADSYNC_WORKER_MODELS_POOL_KERNELS_H_

@@ -1,5 +1,5 @@
-#include "core/gpu/channel_parts.h"
-#include "core/gpu/pool_kernels.h"
+#include "worker/models/channel_parts.h"
+#include "worker/models/pool_kernels.h"
 
 namespace gradsync {
 namespace {

@@ -1,8 +1,8 @@
 // Parts of images in channels-last format: neighbouring channels of a pixel, which a thread of a
 // kernel has at a time.
 
-#ifndef GRADSYNC_CORE_GPU_CHANNEL_PARTS_H_
-#define GRADSYNC_CORE_GPU_CHANNEL_PARTS_H_
+#ifndef GRADSYNC_WORKER_MODELS_CHANNEL_PARTS_H_
+#define GRADSYNC_WORKER_MODELS_CHANNEL_PARTS_H_
 
 namespace gradsync {
 
@@ -100,4 +100,4 @@ struct Parts<__nv_bfloat16> : ShortParts<__nv_bfloat16, __nv_bfloat162> {};
 
 #endif  // __CUDACC__
 
-#endif  // GRADSYNC_CORE_GPU_CHANNEL_PARTS_H_
+#endif  // GRADSYNC_WORKER_MODELS_CHANNEL_PARTS_H_

@@ -25,8 +25,8 @@
 // they can be captured in a graph. They return cudaSuccess or what kept a kernel from starting;
 // only callers with the device current may call.
 
-#ifndef GRADSYNC_CORE_GPU_NORM_KERNELS_H_
-#define GRADSYNC_CORE_GPU_NORM_KERNELS_H_
+#ifndef GRADSYNC_WORKER_MODELS_NORM_KERNELS_H_
+#define GRADSYNC_WORKER_MODELS_NORM_KERNELS_H_
 
 #include <cuda_runtime_api.h>
 #include <stddef.h>
@@ -114,4 +114,4 @@ cudaError_t StartNormBackward(const NormShape& shape, const NormBackward& args, 
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_CORE_GPU_NORM_KERNELS_H_
+#endif  // GRADSYNC_WORKER_MODELS_NORM_KERNELS_H_

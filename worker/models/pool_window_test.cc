@@ -1,5 +1,5 @@
 // The arithmetic of the pooling kernels, run on the host, against LibTorch's operation.
-#include "core/gpu/pool_window.h"
+#include "worker/models/pool_window.h"
 
 #include <cstdint>
 #include <limits>
@@ -10,9 +10,9 @@
 #include "ATen/ops/empty_like.h"
 #include "ATen/ops/max_pool2d.h"
 #include "ATen/ops/randint.h"
-#include "core/gpu/channel_parts.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"
+#include "worker/models/channel_parts.h"
 
 namespace gradsync {
 namespace {
