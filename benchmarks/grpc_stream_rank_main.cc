@@ -24,11 +24,11 @@
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/proto_json.h"
 #include "core/base/deadline.h"
-#include "core/base/flags.h"
 #include "core/base/mutex.h"
 #include "core/base/process_resources.h"
 #include "core/base/status_macros.h"
 #include "core/base/write_file.h"
+#include "core/program/flags.h"
 #include "proto/run_record.pb.h"
 
 ABSL_FLAG(std::string, listen, "", "set by RunLocalJob(): be a server here, host:port");

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "benchmarks/options/command_line.h"
-#include "core/base/flags.h"
+#include "core/program/flags.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/test_program.h"

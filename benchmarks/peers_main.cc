@@ -46,12 +46,13 @@
 #include "benchmarks/peer_libraries/peer_training.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/proto_json.h"
-#include "core/base/byte_sizes.h"
 #include "core/base/errors.h"
-#include "core/base/program_main.h"
+#include "core/base/process_main.h"
 #include "core/base/status_macros.h"
 #include "core/base/write_file.h"
 #include "core/gpu/open_gpu.h"
+#include "core/program/byte_sizes.h"
+#include "core/program/program_main.h"
 #include "tools/subprocess.h"
 
 ABSL_FLAG(bool, train, false, "compare training with PyTorch's instead of exchanges");

@@ -37,9 +37,10 @@
 #include "benchmarks/records/proto_json.h"
 #include "benchmarks/records/terminal.h"
 #include "core/base/errors.h"
-#include "core/base/program_main.h"
+#include "core/base/process_main.h"
 #include "core/base/status_macros.h"
 #include "core/base/write_file.h"
+#include "core/program/program_main.h"
 #include "simulator/calibration.h"
 #include "tools/subprocess.h"
 

@@ -34,10 +34,11 @@
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/options/compute_flags.h"
 #include "benchmarks/options/peers_folder.h"
-#include "core/base/program_main.h"
-#include "core/base/security_flags.h"
+#include "core/base/process_main.h"
 #include "core/base/status_macros.h"
 #include "core/gpu/open_gpu.h"
+#include "core/program/program_main.h"
+#include "core/program/security_flags.h"
 #include "tools/lab_flags.h"
 #include "tools/subprocess.h"
 

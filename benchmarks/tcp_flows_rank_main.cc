@@ -10,8 +10,8 @@
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/proto_json.h"
-#include "core/base/flags.h"
 #include "core/base/status_macros.h"
+#include "core/program/flags.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/process_resources.h"
-#include "core/base/version.h"
 #include "core/base/write_file.h"
+#include "core/program/version.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/run_record.pb.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/base/metrics_server.h"
+#include "core/program/metrics_server.h"
 #include "ps_server/shard.h"
 
 namespace gradsync {

@@ -2,7 +2,7 @@
 // explicit --update=worker with --zero=1. Every row of //worker's table of such flags, by real
 // processes.
 
-#include "core/base/flag_effects.h"
+#include "core/program/flag_effects.h"
 
 #include <fstream>
 #include <iterator>

@@ -4,9 +4,9 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/string_view.h"
-#include "core/base/byte_sizes.h"
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
+#include "core/program/byte_sizes.h"
 
 ABSL_FLAG(gradsync::ByteSize, burst, gradsync::ByteSize{gradsync::NetworkLabOptions().burst_bytes},
           "emulated links: what one may pass at once after a pause; 0: what it carries in 5 ms, "

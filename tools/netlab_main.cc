@@ -26,10 +26,10 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/byte_sizes.h"
-#include "core/base/flags.h"
-#include "core/base/program_main.h"
+#include "core/base/process_main.h"
 #include "core/base/status_macros.h"
+#include "core/program/byte_sizes.h"
+#include "core/program/flags.h"
 #include "tools/lab_flags.h"
 #include "tools/network_lab.h"
 

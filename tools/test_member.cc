@@ -25,9 +25,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "core/base/flags.h"
-#include "core/base/program_main.h"
+#include "core/base/process_main.h"
 #include "core/base/write_file.h"
+#include "core/program/flags.h"
 
 ABSL_FLAG(std::string, listen, "", "makes this a server");
 ABSL_FLAG(std::string, topology, "local", "printed");

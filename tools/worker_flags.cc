@@ -9,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "core/base/flags.h"
-#include "core/base/program_main.h"
 #include "core/base/status_macros.h"
-#include "core/base/yaml_flags.h"
 #include "core/plan/job_spec.h"
+#include "core/program/flags.h"
+#include "core/program/program_main.h"
+#include "core/program/yaml_flags.h"
 #include "worker/effective_flags.h"
 
 namespace gradsync {

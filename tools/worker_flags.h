@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "core/base/flags.h"
+#include "core/program/flags.h"
 
 namespace gradsync {
 

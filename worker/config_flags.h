@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/base/flags.h"
+#include "core/program/flags.h"
 #include "gradsync/join/join.h"
 #include "worker/effective_flags.h"
 

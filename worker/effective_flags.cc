@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
 #include "core/base/write_file.h"
-#include "core/base/yaml_flags.h"
+#include "core/program/yaml_flags.h"
 #include "worker/models/model_options.h"
 
 namespace gradsync {

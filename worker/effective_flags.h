@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/base/flag_effects.h"
-#include "core/base/flags.h"
+#include "core/program/flag_effects.h"
+#include "core/program/flags.h"
 
 namespace gradsync {
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "core/base/flags.h"
-#include "core/base/yaml_flags.h"
+#include "core/program/flags.h"
+#include "core/program/yaml_flags.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -19,7 +19,7 @@
 #include "core/base/errors.h"
 #include "core/base/grpc_health.h"
 #include "core/base/host_identity.h"
-#include "core/base/program_main.h"
+#include "core/base/process_main.h"
 #include "core/base/status_macros.h"
 #include "core/base/write_file.h"
 #include "core/group/drain.h"

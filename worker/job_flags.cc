@@ -10,8 +10,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "core/base/errors.h"
-#include "core/base/program_main.h"
 #include "core/base/status_macros.h"
+#include "core/program/program_main.h"
 #include "worker/checkpoint/read_weights.h"
 
 ABSL_FLAG(int64_t, gpt_width, gradsync::ModelOptions().gpt_width,

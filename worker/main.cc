@@ -15,20 +15,20 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "core/base/errors.h"
-#include "core/base/flags.h"
 #include "core/base/grpc_health.h"
-#include "core/base/grpc_reflection.h"
-#include "core/base/last_words.h"
-#include "core/base/openmp_binding.h"
+#include "core/base/process_main.h"
 #include "core/base/process_resources.h"
-#include "core/base/program_main.h"
-#include "core/base/security_flags.h"
 #include "core/base/status_macros.h"
-#include "core/base/system_resolver.h"
 #include "core/base/write_file.h"
+#include "core/program/flags.h"
+#include "core/program/grpc_reflection.h"
+#include "core/program/last_words.h"
+#include "core/program/openmp_binding.h"
+#include "core/program/program_main.h"
+#include "core/program/security_flags.h"
+#include "core/program/system_resolver.h"
 #include "gradsync/join/environment_main.h"
 #include "gradsync/join/meet.h"
-#include "gradsync/join/sync_flags.h"
 #include "gradsync/join/torch_adapters.h"
 #include "grpc/support/log.h"
 #include "worker/config_flags.h"
@@ -38,6 +38,7 @@
 #include "worker/parallel_flags.h"
 #include "worker/pipeline_flags.h"
 #include "worker/seeing.h"
+#include "worker/sync_flags.h"
 #include "worker/train/job_inputs.h"
 #include "worker/train/trainer_options.h"
 #include "worker/training_flags.h"
@@ -81,7 +82,9 @@ ABSL_FLAG(
     std::string, metrics_json, "",
     "file for what this worker measured, WorkerMetrics of proto/run_record.proto; {rank} in it "
     "stands for the rank");
-ABSL_FLAG(int64_t, log_every, 10, "rank 0 prints a line every so many steps; 0: none, only what the data hold and the result");
+ABSL_FLAG(
+    int64_t, log_every, 10,
+    "rank 0 prints a line every so many steps; 0: none, only what the data hold and the result");
 
 namespace gradsync {
 namespace {

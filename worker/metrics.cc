@@ -4,16 +4,16 @@
 
 #include <algorithm>
 
-#include "core/base/flags.h"
 #include "core/base/status_macros.h"
 #include "core/base/utf8.h"
-#include "core/base/version.h"
 #include "core/base/write_file.h"
 #include "core/group/mesh.h"
 #include "core/plan/codec.h"
 #include "core/plan/job_spec.h"
 #include "core/plan/pipeline_schedule.h"
 #include "core/plan/sharding.h"
+#include "core/program/flags.h"
+#include "core/program/version.h"
 #include "google/protobuf/util/json_util.h"
 #include "gradsync/join/backend_record.h"
 #include "gradsync/join/nccl_settings.h"

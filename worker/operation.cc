@@ -14,12 +14,13 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/errors.h"
-#include "core/base/program_main.h"
+#include "core/base/process_main.h"
 #include "core/base/status_macros.h"
-#include "core/base/version.h"
 #include "core/base/write_file.h"
 #include "core/plan/job_spec.h"
 #include "core/plan/kinds.h"
+#include "core/program/program_main.h"
+#include "core/program/version.h"
 
 ABSL_FLAG(
     int, metrics_port, -1,

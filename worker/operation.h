@@ -10,9 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "core/base/log_line.h"
-#include "core/base/metrics_server.h"
 #include "core/base/snapshot.h"
 #include "core/group/wire_stats.h"
+#include "core/program/metrics_server.h"
 #include "core/sync/gradient_sync.h"
 #include "worker/train/trainer.h"
 

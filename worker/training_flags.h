@@ -7,14 +7,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/flags.h"
 #include "core/plan/job_spec.h"
+#include "core/program/flags.h"
 #include "worker/train/trainer_options.h"
 
 namespace gradsync {
 
 // The flags of the job itself: what is trained, on what and how. Who takes part, and by which
-// topology, are flags of main.cc and gradsync/join/sync_flags.h.
+// topology, are flags of main.cc and worker/sync_flags.h.
 
 // What the flags say, recipe included; what is not a flag is left at its default. Errors:
 // INVALID_ARGUMENT naming the flag, what was expected and what came.

@@ -7,8 +7,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "benchmarks/options/flag_checks.h"
-#include "core/base/byte_sizes.h"
 #include "core/base/errors.h"
+#include "core/program/byte_sizes.h"
 
 namespace gradsync {
 namespace {

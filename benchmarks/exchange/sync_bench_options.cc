@@ -8,9 +8,9 @@
 #include "absl/strings/str_join.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/ranks/rank_spec.h"
-#include "core/base/byte_sizes.h"
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
+#include "core/program/byte_sizes.h"
 
 namespace gradsync {
 namespace {

@@ -11,9 +11,9 @@
 #include "benchmarks/prediction/prediction.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/run_job.h"
-#include "core/base/byte_sizes.h"
 #include "core/base/status_macros.h"
 #include "core/plan/cost_model.h"
+#include "core/program/byte_sizes.h"
 #include "simulator/cluster.h"
 #include "simulator/simulate.h"
 

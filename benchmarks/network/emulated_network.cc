@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "benchmarks/network/tcp_flows.h"
 #include "benchmarks/records/aggregate.h"
-#include "core/base/byte_sizes.h"
 #include "core/base/status_macros.h"
+#include "core/program/byte_sizes.h"
 
 namespace gradsync {
 namespace {

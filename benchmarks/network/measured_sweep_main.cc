@@ -8,8 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/proto_json.h"
-#include "core/base/program_main.h"
+#include "core/base/process_main.h"
 #include "core/base/write_file.h"
+#include "core/program/program_main.h"
 
 namespace gradsync {
 namespace {

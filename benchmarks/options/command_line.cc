@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "benchmarks/options/job_sweep.h"
 #include "core/base/utf8.h"
-#include "core/base/version.h"
+#include "core/program/version.h"
 #include "torch/version.h"
 
 namespace gradsync {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "core/base/flags.h"
+#include "core/program/flags.h"
 
 namespace gradsync {
 

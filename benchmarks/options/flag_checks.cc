@@ -3,9 +3,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/byte_sizes.h"
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
+#include "core/program/byte_sizes.h"
 
 namespace gradsync {
 

@@ -41,7 +41,7 @@ constexpr int kNoMost = std::numeric_limits<int>::max();
 absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag,
                                              const std::vector<std::string>& texts, int most);
 
-// Bytes, at least 1 (core/base/byte_sizes.h says how they are written).
+// Bytes, at least 1 (core/program/byte_sizes.h says how they are written).
 absl::StatusOr<int64_t> ParseSize(absl::string_view flag, absl::string_view text);
 
 // The value of --chunk_bytes, as core/plan/plan.h takes it: 0 (automatic) or a multiple of 64

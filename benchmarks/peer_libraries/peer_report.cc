@@ -9,7 +9,7 @@
 #include "benchmarks/peer_libraries/peer_ratio.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/terminal.h"
-#include "core/base/byte_sizes.h"
+#include "core/program/byte_sizes.h"
 
 namespace gradsync {
 namespace {

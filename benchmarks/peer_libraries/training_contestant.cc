@@ -21,9 +21,9 @@
 #include "benchmarks/ranks/rank_spec.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/run_job.h"
-#include "core/base/byte_sizes.h"
 #include "core/base/status_macros.h"
 #include "core/plan/kinds.h"
+#include "core/program/byte_sizes.h"
 
 namespace gradsync {
 namespace {

@@ -14,11 +14,11 @@
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/records/proto_json.h"
 #include "benchmarks/records/run_job.h"
-#include "core/base/byte_sizes.h"
 #include "core/base/status_macros.h"
 #include "core/plan/cost_model.h"
 #include "core/plan/shard_map.h"
 #include "core/plan/sharding.h"
+#include "core/program/byte_sizes.h"
 #include "proto/run_record.pb.h"
 #include "simulator/calibration.h"
 

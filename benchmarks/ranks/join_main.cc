@@ -3,9 +3,9 @@
 #include "absl/flags/flag.h"
 #include "benchmarks/ranks/rank_main.h"
 #include "benchmarks/ranks/rank_spec.h"
-#include "core/base/program_main.h"
-#include "core/base/security_flags.h"
+#include "core/base/process_main.h"
 #include "core/base/status_macros.h"
+#include "core/program/security_flags.h"
 #include "gradsync/join/nccl_settings.h"
 #include "gradsync/join/torch_adapters.h"
 

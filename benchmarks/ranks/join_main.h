@@ -10,7 +10,7 @@
 
 namespace gradsync {
 
-// What the job of `spec`, the flags of rank_main.h and of core/base/security_flags.h, and
+// What the job of `spec`, the flags of rank_main.h and of core/program/security_flags.h, and
 // --local_rank say. All ranks must have the same `run_id`. What NCCL is told by the environment is
 // recorded. Errors: those of JobOfSpec() and CheckJoin().
 absl::StatusOr<JoinOptions> JoinFromFlags(absl::string_view run_id, const proto::RankSpec& spec);

@@ -10,7 +10,7 @@
 #include "benchmarks/records/proto_json.h"
 #include "core/base/deadline.h"
 #include "core/base/errors.h"
-#include "core/base/program_main.h"
+#include "core/base/process_main.h"
 #include "core/base/secret_proof.h"
 #include "core/base/status_macros.h"
 

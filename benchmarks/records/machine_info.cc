@@ -17,7 +17,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/compiler_name.h"
+#include "core/program/compiler_name.h"
 #include "google/protobuf/stubs/common.h"
 #include "grpcpp/version_info.h"
 #include "torch/version.h"

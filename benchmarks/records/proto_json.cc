@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "benchmarks/options/flag_checks.h"
-#include "core/base/regular_file.h"
 #include "core/base/status_macros.h"
 #include "core/base/write_file.h"
+#include "core/program/regular_file.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace gradsync {

@@ -8,12 +8,12 @@
 #include "benchmarks/prediction/predict_options.h"
 #include "benchmarks/profiles/mesh_stages.h"
 #include "benchmarks/profiles/step_profile.h"
-#include "core/base/byte_sizes.h"
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
 #include "core/plan/pipeline_schedule.h"
 #include "core/plan/plan.h"
+#include "core/program/byte_sizes.h"
 #include "worker/pipeline/split.h"
 
 namespace gradsync {

@@ -13,10 +13,10 @@
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/ranks/rank_spec.h"
-#include "core/base/byte_sizes.h"
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "core/base/straggler.h"
+#include "core/program/byte_sizes.h"
 
 namespace gradsync {
 namespace {

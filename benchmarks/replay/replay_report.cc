@@ -13,12 +13,12 @@
 #include "benchmarks/records/run_job.h"
 #include "benchmarks/records/terminal.h"
 #include "benchmarks/replay/mesh_cases.h"
-#include "core/base/byte_sizes.h"
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
 #include "core/plan/shard_map.h"
 #include "core/plan/step_order.h"
 #include "core/plan/wire_traffic.h"
+#include "core/program/byte_sizes.h"
 
 namespace gradsync {
 namespace {

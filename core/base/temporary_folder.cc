@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/program_main.h"
+#include "core/base/process_main.h"
 
 namespace gradsync {
 

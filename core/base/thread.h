@@ -57,7 +57,7 @@ class Thread {
 
 // While one of these lives, this thread may fail to start another one, which it can do without: the
 // failure is then its own to handle (std::system_error), and does not end the program
-// (core/base/last_words.h). For scopes; each thread has its own.
+// (core/program/last_words.h). For scopes; each thread has its own.
 class RefusableThreads {
  public:
   RefusableThreads() { ++depth_; }

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/base/launcher_process.h"
-#include "core/base/program_main.h"
+#include "core/base/process_main.h"
 #include "core/base/secret_proof.h"
 #include "core/base/status_macros.h"
 #include "core/group/launch_environment.h"

@@ -18,9 +18,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/regular_file.h"
 #include "core/base/status_macros.h"
 #include "core/base/utf8.h"
+#include "core/program/regular_file.h"
 
 namespace gradsync {
 namespace {

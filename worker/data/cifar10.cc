@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/regular_file.h"
 #include "core/base/sha256.h"
 #include "core/base/status_macros.h"
+#include "core/program/regular_file.h"
 
 namespace gradsync {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "core/base/regular_file.h"
+#include "core/program/regular_file.h"
 #include "worker/data/dataset.h"
 
 namespace gradsync {
