@@ -1,6 +1,6 @@
 // Reduce-scatter and all-gather between GPUs of one host that map each other's memory: a stream
 // waits for the others' flags, and kernels on it read their gradients directly, reduce this
-// rank's chunks in the plan's order and write the results. The host only queues. docs/cuda_ipc.md
+// rank's chunks in the plan's order and write the results. The host only queues. docs/internals/cuda_ipc.md
 // has the order of flags and kernels, and why a gradient may be written again once the exchange
 // is over.
 

@@ -27,7 +27,7 @@
 namespace gradsync {
 
 // One rank's exchanges with ranks whose GPU memory it has mapped: queues, on a stream of its own,
-// the waits, folds and flags of each, and returns. docs/cuda_ipc.md has the order, and why a rank
+// the waits, folds and flags of each, and returns. docs/internals/cuda_ipc.md has the order, and why a rank
 // may write its gradient again once the exchange is done.
 //
 // All ranks make the same exchanges and broadcasts in the same order. Exchange() and Broadcast() do

@@ -34,7 +34,7 @@ struct IpcOptions {
 // shared memory are on the host. Buckets are memory of the GPU that all ranks have mapped (CUDA
 // IPC), and the owner of a chunk folds all ranks' gradients where they lie and stores the mean into
 // all of them, in one kernel per bucket. The order is the plan's, so the bits are the host's, with
-// any number of ranks and owners. docs/cuda_ipc.md says how.
+// any number of ranks and owners. docs/internals/cuda_ipc.md says how.
 //
 // Ranks wait for each other in the order of their streams, by flags in memory of the host; in a
 // step no thread waits, and a handle is resolved when its work is queued, as over NCCL. So what

@@ -1,5 +1,5 @@
 // Where things lie, and whose they are, when ranks of one host fold each other's buckets in the
-// memory of their GPUs (docs/cuda_ipc.md). Arithmetic alone.
+// memory of their GPUs (docs/internals/cuda_ipc.md). Arithmetic alone.
 
 #ifndef GRADSYNC_ALLREDUCE_IPC_LAYOUT_H_
 #define GRADSYNC_ALLREDUCE_IPC_LAYOUT_H_

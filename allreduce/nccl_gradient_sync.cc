@@ -2,7 +2,7 @@
 // update at the owner, a reduce-scatter, the update and an all-gather; parameter servers
 // (nccl_topology.h) are ranks that receive all contributions to their chunks and add them in the
 // plan's order. What is queued on the stream is watched (nccl_watchdog.h), since a collective
-// that waits for a dead rank never ends by itself. docs/nccl.md.
+// that waits for a dead rank never ends by itself. docs/internals/nccl.md.
 
 #include "allreduce/nccl_gradient_sync.h"
 

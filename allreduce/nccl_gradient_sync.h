@@ -31,7 +31,7 @@ struct NcclOptions {
   absl::Duration grace = absl::Seconds(3);
 };
 
-// A GradientSync over NCCL, one GPU per rank. docs/nccl.md says how it is used and what fails how.
+// A GradientSync over NCCL, one GPU per rank. docs/internals/nccl.md says how it is used and what fails how.
 //
 // Buckets are NCCL's memory on the GPU, registered with the communicator. All work is queued on a
 // communication stream by a thread that does nothing else: after what the caller's compute stream

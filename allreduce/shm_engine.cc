@@ -1,7 +1,7 @@
 // The ring's exchange without a ring: ranks of one host read each other's gradients where they
 // lie. The owner of a chunk adds up all contributions in the order in which a ring would have
 // added them (core/plan/stripes.h), so the bits are the same, and writes the result where all
-// others read it. core/shared_memory/window_engine.h does both halves; docs/shared_memory.md
+// others read it. core/shared_memory/window_engine.h does both halves; docs/internals/shared_memory.md
 // tells how and why.
 
 #include "allreduce/shm_engine.h"

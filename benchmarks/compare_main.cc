@@ -7,7 +7,7 @@
 //   bazel run //benchmarks:compare -- --data=cifar10:$PWD/cifar --steps=100 --update=worker,owner
 //
 // Every configuration is measured once in each of several rounds, in another order in each, and
-// what is compared are ratios within a round (docs/fairness.md).
+// what is compared are ratios within a round (docs/compare/fairness.md).
 //
 // Exit codes: 0; 1 a job failed, or ended with other bits than it must; 2 bad flags or data, or no
 // way to emulate a network that flags ask for, found before any job started; 128 + signal when

@@ -15,7 +15,7 @@ Into the folder OUT go records, each unless it is there already, of the same fla
              --advise would choose
 
 All of it takes two hours on two cores, on which nothing else should run. Needs what `train_bench --bandwidth` needs
-(docs/netlab.md). Exit codes: 0; 1 when a program failed; 2 for bad flags.
+(docs/compare/netlab.md). Exit codes: 0; 1 when a program failed; 2 for bad flags.
 """
 import argparse
 import itertools

@@ -11,7 +11,7 @@ logarithm). What is drawn follows from --seed, --longest and --most alone. Into 
   summary.txt    what it prints at the end: the closed form, the simulator and bare TCP over the measured time, with the worst and
                  the median of those that are valid
 
-Some 15 s each, during which nothing else should run. Needs what `sync_bench --bandwidth` needs (docs/netlab.md). Exit codes: 0;
+Some 15 s each, during which nothing else should run. Needs what `sync_bench --bandwidth` needs (docs/compare/netlab.md). Exit codes: 0;
 1 when a program failed; 2 for bad flags.
 """
 import argparse
@@ -21,7 +21,7 @@ import sys
 
 from study import Failed, of_same_flags, out_folder, percentile, read_json, run, why_invalid
 
-# As links carry payloads (docs/cost_model.md); only to tell what would take too long.
+# As links carry payloads (docs/compare/cost_model.md); only to tell what would take too long.
 PAYLOAD = 0.955
 BANDWIDTHS = (100, 150, 200, 300, 400, 600, 800, 1000)  # Mbit/s
 
@@ -44,7 +44,7 @@ def parse(argv):
 
 
 def load(workers, servers, placement):
-    """Of the busiest link, in gradients (docs/cost_model.md)."""
+    """Of the busiest link, in gradients (docs/compare/cost_model.md)."""
     n, k = workers, servers
     if placement == "dedicated":
         return max(1, n / k)

@@ -18,7 +18,7 @@ Into the folder OUT it writes, the first three unless they are there already, so
                   those of measurements that are invalid because the machine was too busy
 
 All of it takes two hours on two cores, on which nothing else should run. Needs what `train_bench --bandwidth` needs
-(docs/netlab.md). Exit codes: 0; 1 when a program failed; 2 for bad flags.
+(docs/compare/netlab.md). Exit codes: 0; 1 when a program failed; 2 for bad flags.
 """
 import argparse
 import os

@@ -8,7 +8,7 @@
 //   bazel run //benchmarks:sync_bench -- --bandwidth=1gbit --placement=dedicated,colocated -n 10
 //
 // Each exchange over gRPC is measured under TLS too, right after, with --tls_cert and --tls_key
-// (docs/security.md says how to make them); the ratio is then the plain one's time over that of TLS:
+// (docs/operate/security.md says how to make them); the ratio is then the plain one's time over that of TLS:
 //
 //   bazel run //benchmarks:sync_bench -- --link=grpc --tls_cert=one.pem --tls_key=one.key --tls_ca=ca.pem
 //

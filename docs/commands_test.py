@@ -9,7 +9,7 @@ not known here is an error: teach this test what it is.
 Of LABORATORY_PAGES, whose commands measure, flags alone are checked; --all runs their commands too, as .ci/nightly does.
 
 Run by hand, with -v or with the name of a document to see one's commands only:
-  bazel test //docs:commands_test --test_output=all --test_arg=docs/netlab.md
+  bazel test //docs:commands_test --test_output=all --test_arg=docs/compare/netlab.md
 """
 import dataclasses
 import os
@@ -46,9 +46,9 @@ class Program:
 
 
 # Their commands take more than half of the time of all.
-LABORATORY_PAGES = ("benchmarks/profiles/README.md", "docs/benchmarks.md", "docs/choosing.md", "docs/consistency.md",
-                    "docs/cost_model.md", "docs/lab.md", "docs/netlab.md", "docs/parallelism.md", "docs/published.md",
-                    "docs/sharding.md", "docs/slices.md")
+LABORATORY_PAGES = ("benchmarks/profiles/README.md", "docs/compare/benchmarks.md", "docs/compare/cost_model.md",
+                    "docs/compare/lab.md", "docs/compare/netlab.md", "docs/compare/published.md", "docs/internals/slices.md",
+                    "docs/use/choosing.md", "docs/use/consistency.md", "docs/use/parallelism.md", "docs/use/sharding.md")
 
 JOB = ("--steps=3", "--data=synthetic", "--batch_size=4", "--timeout=90s")
 
@@ -157,7 +157,7 @@ class Unknown(Exception):
 
 def documents():
     pages = ["README.md", "CONTRIBUTING.md", "third_party/README.md", "benchmarks/profiles/README.md"]
-    pages += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))
+    pages += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
     sources = sorted(str(path.relative_to(ROOT)) for folder in ("benchmarks", "examples", "tools")
                      for path in (ROOT / folder).glob("*.cc"))
     return pages, sources

@@ -13,7 +13,7 @@ namespace gradsync {
 
 // The defaults are those of a rank that torchrun, Slurm, MPI or tools/launch has started, and that
 // averages gradients by ring-allreduce. Names, values and rules are those of the flags of
-// //worker, which docs/running.md explains.
+// //worker, which docs/use/running.md explains.
 struct Options {
   // Who this process is. -1 and "": as the launcher's environment says; without a launcher, the one
   // process of a job. Where all three are given, no environment is read for them.

@@ -11,7 +11,7 @@
 namespace gradsync {
 
 // With the numbers that gRPC gives these names. What a code means here:
-// docs/library.md#errors-of-the-library.
+// docs/use/library.md#errors-of-the-library.
 enum class StatusCode : int {
   kOk = 0,
   kCancelled = 1,

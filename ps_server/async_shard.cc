@@ -2,7 +2,7 @@
 // answered with the parameters at once (asp; Dean et al., "Large Scale Distributed Deep
 // Networks", NIPS 2012) or, under ssp, when no worker is further behind than the bound (Ho et
 // al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS
-// 2013). chunk_clocks.h decides; docs/consistency.md has the rules.
+// 2013). chunk_clocks.h decides; docs/use/consistency.md has the rules.
 
 #include "ps_server/async_shard.h"
 

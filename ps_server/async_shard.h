@@ -43,7 +43,7 @@ class AsyncShardEvents {
   virtual void OnFinal(ChunkId id, int rank, const std::shared_ptr<LentBuffer>& values) = 0;
 };
 
-// Update at the owner, without compression or clipping; docs/consistency.md has the rules.
+// Update at the owner, without compression or clipping; docs/use/consistency.md has the rules.
 // Thread-safe; no call waits for another rank's. After an error the numbers are worth nothing: end
 // the run.
 //

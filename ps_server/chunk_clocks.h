@@ -22,7 +22,7 @@ namespace gradsync {
 
 // A rank's *clock* counts its gradients applied to the chunk since the last time that all had
 // settled; the *slowest* is the smallest clock of ranks that still train. The answer to the
-// gradient of clock c is due when the consistency allows c - slowest (docs/consistency.md).
+// gradient of clock c is due when the consistency allows c - slowest (docs/use/consistency.md).
 //
 // Gradients and departures come on many threads. Nobody waits: a thread leaves here what it brings,
 // and works only if nobody else is at it. The work itself runs without a lock.

@@ -1,4 +1,4 @@
-// Holds one server's log (server_event.h) to the rules of docs/consistency.md, for tests.
+// Holds one server's log (server_event.h) to the rules of docs/use/consistency.md, for tests.
 
 #ifndef GRADSYNC_PS_SERVER_EVENT_CHECK_H_
 #define GRADSYNC_PS_SERVER_EVENT_CHECK_H_

@@ -1,9 +1,9 @@
 // One parameter server, for one run of a job. `bazel run //ps_server -- --help` lists the flags;
-// docs/running.md shows jobs.
+// docs/use/running.md shows jobs.
 //
 // Exit codes: 0 when all workers said goodbye, 1 when the run failed or did not come about, as when
 // rank 0 cannot be reached, 2 when this server could not begin
-// (flags, port), 128 + the signal when this server was told to end by one (docs/operations.md).
+// (flags, port), 128 + the signal when this server was told to end by one (docs/operate/operations.md).
 
 #include <pthread.h>
 #include <signal.h>
@@ -82,7 +82,7 @@ ABSL_FLAG(std::string, metrics_json, "",
           "file for what the server measured, written at the end: ServerMetrics of "
           "proto/run_record.proto");
 ABSL_FLAG(std::string, event_log, "",
-          "file for what happens under ssp and asp, a line per event (docs/consistency.md)");
+          "file for what happens under ssp and asp, a line per event (docs/use/consistency.md)");
 ABSL_FLAG(
     gradsync::ByteSize, max_memory, gradsync::ByteSize{},
     "bytes that the workers' plan may make this server take (8GiB); a plan that takes more is "

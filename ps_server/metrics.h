@@ -15,7 +15,7 @@ namespace gradsync {
 absl::Status WriteServerMetrics(const ServerStats& stats, const std::string& address,
                                 const std::string& path);
 
-// What a server of this process shows to Prometheus (docs/operations.md lists the names).
+// What a server of this process shows to Prometheus (docs/operate/operations.md lists the names).
 std::vector<Metric> MetricsOf(const ServerStats& stats, const std::string& run_id);
 
 }  // namespace gradsync

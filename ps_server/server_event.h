@@ -15,7 +15,7 @@
 
 namespace gradsync {
 
-// Something that happened to one chunk under ssp or asp (docs/consistency.md).
+// Something that happened to one chunk under ssp or asp (docs/use/consistency.md).
 struct ServerEvent {
   enum class Kind {
     kApplied,  // a gradient

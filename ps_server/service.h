@@ -24,7 +24,7 @@
 //   GOODBYE                            →
 //                                      ←  GOODBYE
 //
-// With terms.consistency ssp or asp (docs/consistency.md), steps go like this instead:
+// With terms.consistency ssp or asp (docs/use/consistency.md), steps go like this instead:
 //
 //   PUSH                               →  applied when it comes
 //                                      ←  CREDIT, as above

@@ -1,7 +1,7 @@
 // Servers and workers of one host: no gradient is sent. Workers post in shared memory that a
 // bucket is complete; a thread of the server reads all contributions to the chunks that it owns,
 // adds them in the plan's order and writes results where workers read them.
-// docs/shared_memory.md.
+// docs/internals/shared_memory.md.
 
 #include "ps_server/window_shard.h"
 

@@ -30,7 +30,7 @@ struct LinkConstants {
   double latency = 50e-6;
   // What each message occupies the interface for, both where it leaves and where it arrives, on top
   // of its bytes. Covers headers and the window update that a message waits for
-  // (docs/grpc_link.md).
+  // (docs/internals/grpc_link.md).
   double seconds_per_message = 10e-6;
   // What each step costs beyond what is modelled; counts as exposed communication.
   double seconds_per_step = 0;

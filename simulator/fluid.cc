@@ -200,7 +200,7 @@ double StripesTogether(int workers, const ServerKind& kind) {
 // By bucket, how much later its last sums are because workers are not quite in step. Where workers'
 // interfaces and servers' are equally busy, neither can make up for what the other was late; with
 // more of one kind, its interfaces have time to spare. In stripes, fitted to what chunks do from
-// 4 to 64 workers (docs/cost_model.md).
+// 4 to 64 workers (docs/compare/cost_model.md).
 std::vector<double> Delays(const std::vector<StripeTotals>& stripes, const Cluster& cluster,
                            const Plan& plan) {
   std::vector<double> delays(plan.buckets().size(), 0);

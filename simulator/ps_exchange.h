@@ -20,7 +20,7 @@ namespace gradsync {
 // of half of the credit. A complete chunk goes to all workers at once. Adding and copying take no
 // time.
 //
-// Under ssp and asp (docs/consistency.md) a contribution is applied when it arrives, which takes
+// Under ssp and asp (docs/use/consistency.md) a contribution is applied when it arrives, which takes
 // the server an update of the chunk, and credited then. It is answered when the worker's clock in
 // the chunk is no further ahead of the slowest than the bound allows; until then a message tells it
 // to push on.

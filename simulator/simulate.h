@@ -8,7 +8,7 @@
 // Where buckets share memory (BucketSlots) every step is simulated by chunks, since computation
 // stops now and then.
 //
-// What is modelled, what is left out, and how well it predicts is in docs/cost_model.md. Pure and
+// What is modelled, what is left out, and how well it predicts is in docs/compare/cost_model.md. Pure and
 // deterministic; thread-safe; blocks only to compute.
 
 #ifndef GRADSYNC_SIMULATOR_SIMULATE_H_

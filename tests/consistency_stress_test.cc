@@ -1,5 +1,5 @@
 // 8 workers of random speed and 3 servers over a link that delays and reorders, 1,000 steps: the
-// rules of docs/consistency.md hold at every event of the servers' logs.
+// rules of docs/use/consistency.md hold at every event of the servers' logs.
 
 #include <cstdint>
 #include <random>

@@ -1,4 +1,4 @@
-// What ssp and asp promise (docs/consistency.md), between real clients and servers.
+// What ssp and asp promise (docs/use/consistency.md), between real clients and servers.
 
 #include <atomic>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Ranks over the real NCCL, or over memory of the GPU that they share, all on GPU 0 and each a
 // process of its own: NCCL lets two ranks share a GPU only where it takes them for ranks of
-// different hosts, which it decides per process (docs/nccl.md), and CUDA maps memory only into
+// different hosts, which it decides per process (docs/internals/nccl.md), and CUDA maps memory only into
 // other processes. The process is this program again, with other arguments.
 
 #ifndef GRADSYNC_TESTS_GPU_RANK_H_

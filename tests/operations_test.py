@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What those see who run jobs and watch them: signals, exit codes, metrics, health, logs (docs/operations.md)."""
+"""What those see who run jobs and watch them: signals, exit codes, metrics, health, logs (docs/operate/operations.md)."""
 import fcntl
 import glob
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What a job writes, on the disks and in the folders that users have (docs/checkpoints.md)."""
+"""What a job writes, on the disks and in the folders that users have (docs/use/checkpoints.md)."""
 import collections
 import glob
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""A client written from proto/ and docs/protocol.md alone: it trains, and it attacks a job that trains.
+"""A client written from proto/ and docs/internals/protocol.md alone: it trains, and it attacks a job that trains.
 
     bazel test //tests:protocol_test --test_output=all --test_env=MUTE_STREAMS=2000
 
@@ -67,7 +67,7 @@ def number(value):
 
 
 class Cut:
-    """Where the chunks of a bucket are: docs/protocol.md, "Chunks"."""
+    """Where the chunks of a bucket are: docs/internals/protocol.md, "Chunks"."""
 
     def __init__(self, elements, workers, chunk_bytes):
         self.elements, self.workers = elements, workers

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Who may connect to a job (docs/security.md): clients that should not get in, and jobs that should not notice.
+"""Who may connect to a job (docs/operate/security.md): clients that should not get in, and jobs that should not notice.
 
 Skipped where Debian's python3-grpcio, protoc or openssl is missing (tools/setup installs them)."""
 import hashlib
@@ -88,7 +88,7 @@ class Certificates:
 
 
 def proof(secret, challenge, number):
-    """docs/protocol.md, "The secret"."""
+    """docs/internals/protocol.md, "The secret"."""
     text = f"gradsync proof\n{challenge}\n{number}"
     return f"{challenge}:{number}:{hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()}"
 

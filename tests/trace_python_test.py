@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A job's trace and event file, read by Perfetto's and by TensorBoard's own Python classes.
 
-Each of the two is checked where it can be imported; where it cannot, the test says so and passes. docs/traces.md says how to
+Each of the two is checked where it can be imported; where it cannot, the test says so and passes. docs/use/traces.md says how to
 get them.
 """
 import glob
@@ -56,7 +56,7 @@ class TraceTest(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("expected step 5 of worker 0, found steps [2, 3, 4]", done.stderr)
 
-    @unittest.skipUnless(has("perfetto"), "no Python module perfetto: see docs/traces.md")
+    @unittest.skipUnless(has("perfetto"), "no Python module perfetto: see docs/use/traces.md")
     def test_perfetto_reads_the_trace(self):
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
         trace = Trace()
@@ -111,7 +111,7 @@ class TraceTest(unittest.TestCase):
             exposed = metrics["exposed_ms"][step - 1 - metrics.get("warmup_steps", 0)]
             self.assertAlmostEqual(1e-6 * (end - begin - computed), exposed, delta=0.02 * exposed, msg=f"step {step}")
 
-    @unittest.skipUnless(has("tensorboard"), "no Python module tensorboard: see docs/traces.md")
+    @unittest.skipUnless(has("tensorboard"), "no Python module tensorboard: see docs/use/traces.md")
     def test_tensorboard_reads_as_many_events_as_were_written(self):
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         files = glob.glob(f"{self.folder}/events/*")

@@ -1,5 +1,5 @@
 // Runs jobs in virtual time, one for each seed: ring or servers, workers, store and detection as
-// they are, over a network, threads and a clock that the seed decides; see docs/testing.md.
+// they are, over a network, threads and a clock that the seed decides; see docs/internals/testing.md.
 //
 //   bazel run -c opt //tests:virtual_cluster -- --seeds=100000
 //   bazel run -c opt //tests:virtual_cluster -- --seed=4711     one job, with all that happens

@@ -7,7 +7,7 @@
 namespace gradsync {
 namespace {
 
-// More of them: bazel run //tests:virtual_cluster -- --seeds=100000 (docs/testing.md).
+// More of them: bazel run //tests:virtual_cluster -- --seeds=100000 (docs/internals/testing.md).
 TEST(VirtualJobTest, NobodyHangsNoBitIsWrongAndNoInnocentIsBlamed) {
   int64_t struck = 0;
   int64_t named = 0;

@@ -22,7 +22,7 @@
 
 namespace gradsync {
 
-// The settings are those with which bare TCP keeps closest to the rate; docs/netlab.md has the
+// The settings are those with which bare TCP keeps closest to the rate; docs/compare/netlab.md has the
 // measurements.
 struct NetworkLabOptions {
   int hosts = 2;                // 1 to 250

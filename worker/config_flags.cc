@@ -19,9 +19,10 @@
 #include "worker/effective_flags.h"
 #include "worker/models/model_options.h"
 
-ABSL_FLAG(std::string, config, "",
-          "YAML file that sets flags by their names (docs/running.md); flags of the command line "
-          "win over it");
+ABSL_FLAG(
+    std::string, config, "",
+    "YAML file that sets flags by their names (docs/use/running.md); flags of the command line "
+    "win over it");
 ABSL_FLAG(bool, print_config, false,
           "rank 0 prints the value of every flag and who set it: default, command line, file or "
           "launcher; otherwise one line has those that somebody set");

@@ -29,7 +29,7 @@ bool WantsDescription();
 // what came.
 absl::StatusOr<absl::Duration> FailureTimeoutFromFlags();
 
-// What the flags of what a job leaves behind and starts from say (docs/checkpoints.md). `flags`:
+// What the flags of what a job leaves behind and starts from say (docs/use/checkpoints.md). `flags`:
 // all of the job's flags, of which CheckpointOptions::job takes those that decide what is trained,
 // or its bits. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
 absl::StatusOr<CheckpointOptions> CheckpointOptionsFromFlags(

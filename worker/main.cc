@@ -1,4 +1,4 @@
-// One worker of a training job. `bazel run //worker -- --help` lists the flags; docs/running.md shows
+// One worker of a training job. `bazel run //worker -- --help` lists the flags; docs/use/running.md shows
 // jobs.
 
 #include <algorithm>
@@ -77,7 +77,7 @@ ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
           "longest wait for other processes, at the start and in a step");
 ABSL_FLAG(std::string, device, "cpu",
           "what to train on: cpu; cuda, the GPU of this worker's local rank; cuda:N; or auto, cuda "
-          "where this build (--config=cuda) and the machine have it (docs/gpu.md)");
+          "where this build (--config=cuda) and the machine have it (docs/use/gpu.md)");
 ABSL_FLAG(
     std::string, metrics_json, "",
     "file for what this worker measured, WorkerMetrics of proto/run_record.proto; {rank} in it "

@@ -18,7 +18,7 @@
 
 namespace gradsync {
 
-// What a worker shows to Prometheus while it trains (docs/operations.md lists the names).
+// What a worker shows to Prometheus while it trains (docs/operate/operations.md lists the names).
 struct LiveMetricsOptions {
   std::string host = "127.0.0.1";
   int port = -1;          // 0: any; -1: there is no page
@@ -78,7 +78,7 @@ class LiveMetrics {
   std::unique_ptr<MetricsServer> server_;  // last: its threads use all of the above
 };
 
-// The flags of who runs jobs and watches them (docs/operations.md).
+// The flags of who runs jobs and watches them (docs/operate/operations.md).
 struct OperationOptions {
   LiveMetricsOptions metrics;
   LogFormat log_format = LogFormat::kText;

@@ -16,7 +16,7 @@
 
 ABSL_FLAG(int, data_parallel, 1,
           "replicas of the model in this process, among which each batch is cut into equal parts, "
-          "as nn.DataParallel does (docs/parallelism.md); each has its share of --threads, at "
+          "as nn.DataParallel does (docs/use/parallelism.md); each has its share of --threads, at "
           "least one; the same bits as --accumulate of as many batches of a part's size");
 
 ABSL_FLAG(

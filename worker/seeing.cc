@@ -35,7 +35,7 @@
 
 ABSL_FLAG(std::string, trace, "",
           "file for a trace of some steps of all workers and servers on one clock, which rank 0 "
-          "writes and ui.perfetto.dev opens (docs/traces.md). A name that ends in .json, with "
+          "writes and ui.perfetto.dev opens (docs/use/traces.md). A name that ends in .json, with "
           "{rank} for the rank, is for each worker's own trace of LibTorch and CUDA instead, which "
           "tools/trace_check reads; needs --config=cuda");
 ABSL_FLAG(std::string, trace_steps, "11:3",

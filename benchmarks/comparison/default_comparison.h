@@ -5,7 +5,7 @@
 //      memory. There is no network, so this compares CPU time.
 //   2. The same training on emulated hosts, at two bandwidths: three workers, the fewest for which
 //      theory sees a difference, as a ring; with three servers beside them, on the same hosts,
-//      which is the fair comparison (docs/fairness.md); and with three servers on hosts of their
+//      which is the fair comparison (docs/compare/fairness.md); and with three servers on hosts of their
 //      own, which is what three more machines gain.
 //
 // Pure functions, thread-safe.

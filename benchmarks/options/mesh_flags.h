@@ -48,13 +48,13 @@ struct MeshLists {
 };
 absl::StatusOr<MeshLists> ParseMeshLists(const MeshFlags& flags);
 
-// Whether `job`, which is one on its own, can be the job of this mesh (docs/parallelism.md).
+// Whether `job`, which is one on its own, can be the job of this mesh (docs/use/parallelism.md).
 bool CanBeCut(const PlacedJob& job, const Mesh& mesh);
 
 // Why there is nothing where CanBeCut() was false of all jobs.
 absl::Status NoJobOfMesh(absl::string_view meshes);
 
-// Whether owners keep so much for all on this mesh, with so many micro-batches (docs/sharding.md).
+// Whether owners keep so much for all on this mesh, with so many micro-batches (docs/use/sharding.md).
 absl::Status CheckZeroOfMesh(int zero, const Mesh& mesh, int64_t micro_batches);
 
 }  // namespace gradsync

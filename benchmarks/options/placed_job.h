@@ -82,7 +82,7 @@ std::vector<double> PlacedWeights(const PlacedJob& job);
 // `cores`; 0 cores: each has as many as it wants.
 double TurnsOnCores(int workers, int threads, int cores);
 
-// Several ranks on one GPU, which NCCL refuses: a test mode (docs/nccl.md, "Two ranks on one GPU").
+// Several ranks on one GPU, which NCCL refuses: a test mode (docs/internals/nccl.md, "Two ranks on one GPU").
 
 // How many GPUs so many ranks of one host have, or how many come before that of rank `ranks`, when
 // every `ranks_per_gpu` share one.

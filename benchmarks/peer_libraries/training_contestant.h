@@ -46,7 +46,7 @@ struct PyTorchRow {
 // Those that the options ask for, or all that make sense:
 //
 //   default    as a user writes it who sets nothing
-//   best       with every setting that makes DDP faster (docs/nccl.md); on CPUs several sets of
+//   best       with every setting that makes DDP faster (docs/internals/nccl.md); on CPUs several sets of
 //              settings are tried, since not all help everywhere
 //   compiled   GPUs: best, and torch.compile
 //   graphs     GPUs, experimental: the whole step as a CUDA graph

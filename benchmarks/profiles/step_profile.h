@@ -39,7 +39,7 @@ absl::StatusOr<Plan> ProfilePlan(const proto::StepProfile& profile, const PlanOp
 std::vector<double> BucketReadyUs(const proto::StepProfile& profile, const Plan& plan);
 
 // `plan`, made by ProfilePlan() from the same profile, with the slots that --zero gives it
-// (docs/sharding.md); units are blocks. Errors: those of CheckHasBlocks(), for 3.
+// (docs/use/sharding.md); units are blocks. Errors: those of CheckHasBlocks(), for 3.
 absl::StatusOr<Plan> WithZero(const Plan& plan, const proto::StepProfile& profile, int zero);
 
 // When in the recorded step happens what `plan`, of WithZero(), has to stop for; microseconds. The

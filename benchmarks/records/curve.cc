@@ -186,7 +186,7 @@ std::string FormatCurves(const proto::RunRecords& records) {
       "steps per s: of the whole group, n gradients to a step, until the first worker has done all "
       "of its own.\ns to loss: until the mean over a tenth of the steps is at most what every run "
       "with as many workers reaches;\ns to accuracy: likewise, of rank 0's parameters "
-      "(-- --evaluate_every=N). docs/consistency.md explains staleness.\n");
+      "(-- --evaluate_every=N). docs/use/consistency.md explains staleness.\n");
 }
 
 }  // namespace gradsync

@@ -14,7 +14,7 @@ namespace gradsync {
 struct LocalAddressOptions {
   std::string master;     // host:port of rank 0's store; empty: this process has no peers
   std::string interface;  // "eth0": this process is reached there; empty: where the master leads
-  // Whether this process may listen where other hosts reach it (docs/security.md). If not, a name
+  // Whether this process may listen where other hosts reach it (docs/operate/security.md). If not, a name
   // that leads to a loopback address on this host is taken to mean that.
   bool open = true;
   // How long a name that is not found is looked up again: a cluster may publish it late.

@@ -34,7 +34,7 @@ absl::Status CheckJobKey(absl::string_view what, absl::string_view key);
 bool SameSecret(absl::string_view a, absl::string_view b);
 
 // How a process shows that it has a secret without sending it: the other side gives it a challenge,
-// which nobody has had before, and gets a proof, which is good once. docs/protocol.md has the texts.
+// which nobody has had before, and gets a proof, which is good once. docs/internals/protocol.md has the texts.
 
 // HMAC with SHA-256 (RFC 2104), 64 lower-case hexadecimal digits.
 std::string HmacSha256Hex(absl::string_view secret, absl::string_view text);

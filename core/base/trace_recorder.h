@@ -1,4 +1,4 @@
-// What one process did when, in a few steps of a job: for the picture that docs/traces.md shows.
+// What one process did when, in a few steps of a job: for the picture that docs/use/traces.md shows.
 
 #ifndef GRADSYNC_CORE_BASE_TRACE_RECORDER_H_
 #define GRADSYNC_CORE_BASE_TRACE_RECORDER_H_

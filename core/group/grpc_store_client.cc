@@ -236,7 +236,7 @@ proto::SetRequest MakeSetRequest(absl::string_view key, absl::string_view value)
 // A thread that waits for the answer to a call without deadline, Get or Attend, which the destructor
 // cancels. It waits on a condition of its own: one that waits in a synchronous call of gRPC serves
 // all connections of the process meanwhile, and hands them over to gRPC's other threads and back
-// (docs/grpc_link.md).
+// (docs/internals/grpc_link.md).
 class GrpcWatcher : public KeyValueStore::Watcher {
  public:
   using Method = void (Stub::async::*)(grpc::ClientContext*, const proto::GetRequest*,

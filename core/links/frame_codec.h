@@ -39,7 +39,7 @@ grpc::ByteBuffer EncodeFrames(absl::Span<OutgoingFrame> frames);
 
 // How many bytes go in one message of a stream.
 //
-// gRPC hands over whole messages only, and each costs a round trip (docs/grpc_link.md). So frames
+// gRPC hands over whole messages only, and each costs a round trip (docs/internals/grpc_link.md). So frames
 // that wait go together where the stream is fast, and one by one where the first would be held up
 // by those behind it: a message has as many bytes as the stream lately moved in kMostTime, at most
 // kMostBytesTogether. Arithmetic only; thread-compatible.

@@ -35,7 +35,7 @@ struct GrpcLinkOptions {
   absl::Duration idle_timeout = absl::Minutes(2);
 
   // Opens windows by what connections of this link carry, which costs processor time
-  // (docs/grpc_link.md): for messages above 64 KiB that go both ways at once, where the next window
+  // (docs/internals/grpc_link.md): for messages above 64 KiB that go both ways at once, where the next window
   // of the one would wait behind the bytes of the other. Both ends want it.
   bool probe_bandwidth = false;
 

@@ -46,9 +46,10 @@ absl::StatusOr<TcpRecord> ReadPrefix(const char* bytes) {
   const auto type = static_cast<uint8_t>(bytes[3]);
   if (bytes[0] != 'G' || bytes[1] != 'S' || version != TcpRecord::kVersion ||
       type < TcpRecord::kOpening || type > TcpRecord::kPong) {
-    return absl::DataLossError(absl::StrCat(
-        "expected a record of version ", TcpRecord::kVersion, " (docs/protocol.md), found bytes \"",
-        absl::CHexEscape(absl::string_view(bytes, TcpRecord::kPrefixBytes)), "\""));
+    return absl::DataLossError(
+        absl::StrCat("expected a record of version ", TcpRecord::kVersion,
+                     " (docs/internals/protocol.md), found bytes \"",
+                     absl::CHexEscape(absl::string_view(bytes, TcpRecord::kPrefixBytes)), "\""));
   }
   TcpRecord record;
   record.type = static_cast<TcpRecord::Type>(type);

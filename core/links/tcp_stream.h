@@ -47,7 +47,7 @@ struct TcpLinkOptions {
 // large one by the link's thread, unless that is who sends it. Payloads are received into memory of
 // their own, or, small ones, several into one.
 //
-// How a stream begins and ends: docs/protocol.md. The accepting side's Cancel() carries code and
+// How a stream begins and ends: docs/internals/protocol.md. The accepting side's Cancel() carries code and
 // message (of at most 2 KiB); a peer that does not take that in within half a second is cut off.
 //
 // Errors of Listen() and Connect(): as those of NewGrpcLink() (core/links/grpc_stream.h), but

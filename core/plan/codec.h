@@ -16,7 +16,7 @@
 //             the way back. Where entries would take as many bytes as the whole chunk or more, the
 //             whole chunk is sent, in fp32.
 //
-// Who rounds when (docs/compression.md says why):
+// Who rounds when (docs/use/compression.md says why):
 //   ring      A sum is rounded each time it is sent: decoded, added to in fp32, encoded again.
 //   ps        A worker's gradient is rounded once; the server adds in fp32.
 //   both      The finished mean is rounded once, by its owner, whoever updates: under kWorker it

@@ -1,4 +1,4 @@
-// How long an exchange takes, as closed forms. docs/cost_model.md derives them; wire_traffic.h has
+// How long an exchange takes, as closed forms. docs/compare/cost_model.md derives them; wire_traffic.h has
 // the exact bytes that they approximate.
 //
 // Every topology is described by one number, its *load factor*: bytes in the busier direction of
@@ -57,7 +57,7 @@ std::vector<double> MixedWeights(int workers, int dedicated_servers);
 bool DedicatedPsBeatsRing(int workers, int servers);
 
 // The same where owners alone keep parameters, which come twice in a step and are not returned
-// (docs/sharding.md); without what is still there when backward begins. In a ring each link carries
+// (docs/use/sharding.md); without what is still there when backward begins. In a ring each link carries
 // n-1 of n chunks three times; servers receive everything once and send it twice, in the directions
 // of workers that do the opposite. Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward
 // Training Trillion Parameter Models", SC 2020, section 7.
@@ -82,7 +82,7 @@ struct ExchangeCost {
 // more during which the pipeline fills and drains, plus alpha for each of its messages. Source:
 // Hockney's alpha-beta model ("The communication challenge for MPP", 1994), as Thakur, Rabenseifner
 // and Gropp apply it to collectives ("Optimization of Collective Communication Operations in
-// MPICH", 2005); the stripe is the pipeline's fill, see docs/cost_model.md.
+// MPICH", 2005); the stripe is the pipeline's fill, see docs/compare/cost_model.md.
 double ExchangeSeconds(double load, const ExchangeCost& cost);
 
 // nccl-tests' factor from algorithm bandwidth (M / time) to bus bandwidth of an allreduce, so that

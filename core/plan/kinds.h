@@ -39,7 +39,7 @@ std::string PrecisionName(Precision precision);
 // Errors: INVALID_ARGUMENT naming --precision, what was expected and what came.
 absl::StatusOr<Precision> ParsePrecision(absl::string_view text);
 
-// How far workers may drift apart; docs/consistency.md has the meaning and the sources.
+// How far workers may drift apart; docs/use/consistency.md has the meaning and the sources.
 //
 //   bsp     Every step of every worker waits for all others.
 //   ssp:S   A worker waits when it is more than S steps ahead of the slowest.

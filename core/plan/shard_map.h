@@ -73,7 +73,7 @@ class ServerPushOrder {
 };
 
 // Chunks that a worker may push on each stream ahead of a stripe's results (PushLeads()). More let
-// workers get further out of step (docs/grpc_link.md); fewer leave streams without chunks.
+// workers get further out of step (docs/internals/grpc_link.md); fewer leave streams without chunks.
 constexpr int kPsLead = 2;
 
 // Folded chunks for which a server returns credit in one message: half of the credit.
@@ -83,7 +83,7 @@ inline int CreditBatch(int credit) { return credit > 1 ? credit / 2 : 1; }
 //
 // A result is out when all workers have pushed their part, so a worker that runs ahead of the
 // slowest only takes the server's interface from it, and results come later. Workers are therefore
-// held together by results, not by what the server has taken from them (docs/grpc_link.md).
+// held together by results, not by what the server has taken from them (docs/internals/grpc_link.md).
 //
 // Workers push the chunks of a stripe in different orders, so no result of a stripe is certain
 // before all have pushed all of it; a server must grant the most chunks that it owns of one stripe,
@@ -102,7 +102,7 @@ inline int CreditFor(int lead) { return 2 * lead; }
 // carry; so where servers own different shares (mixed placement) those that own more get more
 // streams: the lightest one, the others in proportion, at most 4. Otherwise chunks for light
 // servers would run ahead of those for heavy ones, which decide when the exchange ends: 28 to 45 %
-// later than necessary in simulation (docs/cost_model.md). With equal weights every server has
+// later than necessary in simulation (docs/compare/cost_model.md). With equal weights every server has
 // `connections`. `weights` are ShardMap's. Pure, thread-safe.
 std::vector<int> StreamsByServer(const std::vector<double>& weights, int connections);
 

@@ -1,4 +1,4 @@
-// Owners that keep things for all (docs/sharding.md): how much, in which memory, and what that costs.
+// Owners that keep things for all (docs/use/sharding.md): how much, in which memory, and what that costs.
 
 #ifndef GRADSYNC_CORE_PLAN_SHARDING_H_
 #define GRADSYNC_CORE_PLAN_SHARDING_H_

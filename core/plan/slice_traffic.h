@@ -1,4 +1,4 @@
-// What the slices of a GPT (docs/slices.md) send each other, as arithmetic: the exchanges in which
+// What the slices of a GPT (docs/internals/slices.md) send each other, as arithmetic: the exchanges in which
 // forward and backward of each block meet, and their bytes over streams
 // (worker/pipeline/slice_link.h). In shared memory two slices read as many of each other.
 

@@ -125,7 +125,7 @@ int64_t DefaultChunkBytes(int64_t bucket_bytes, int world_size);
 // world_size), rounded down to 4 KiB and clamped to 32..96 KiB. A network passes a chunk on only when
 // all of it has come, at each hop, and a server when all workers' have, so an exchange takes some
 // stripes longer than its bytes: this makes a stripe an 80th of it, where that is not too small for
-// the cores (docs/grpc_link.md). A function of plan and hosts alone, and so of no topology either.
+// the cores (docs/internals/grpc_link.md). A function of plan and hosts alone, and so of no topology either.
 int64_t NetworkChunkBytes(int64_t gradient_bytes, int world_size);
 
 // PlanOptions::chunk_bytes that stands for NetworkChunkBytes().

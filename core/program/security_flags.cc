@@ -13,7 +13,7 @@
 
 ABSL_FLAG(std::string, tls_cert, "",
           "PEM file of this process's certificate: all connections of the job are encrypted "
-          "(docs/security.md); empty: they are not");
+          "(docs/operate/security.md); empty: they are not");
 ABSL_FLAG(std::string, tls_key, "", "PEM file of the private key of --tls_cert");
 ABSL_FLAG(std::string, tls_ca, "",
           "PEM file of the issuers whose certificates peers may show; who connects to this process "

@@ -1,4 +1,4 @@
-// The flags that say who may connect to a process: docs/security.md. Only for programs.
+// The flags that say who may connect to a process: docs/operate/security.md. Only for programs.
 
 #ifndef GRADSYNC_CORE_PROGRAM_SECURITY_FLAGS_H_
 #define GRADSYNC_CORE_PROGRAM_SECURITY_FLAGS_H_

@@ -1,7 +1,7 @@
 // One rank's turns in an exchange over shared memory: post that a bucket's gradients are
 // complete, reduce the chunks that are this rank's when all have posted theirs, copy results that
 // others have finished. Whichever thread is at hand takes the turns, the engine's own or one that
-// waits for a handle, and a bucket is done when nothing is left to take. docs/shared_memory.md
+// waits for a handle, and a bucket is done when nothing is left to take. docs/internals/shared_memory.md
 // has the protocol and what each part of it gains.
 
 #include "core/shared_memory/window_engine.h"

@@ -70,7 +70,7 @@ struct RankState {
   std::map<std::string, std::vector<float>> residuals;
 };
 
-// How old the parameters were that this rank's steps ended with (docs/consistency.md):
+// How old the parameters were that this rank's steps ended with (docs/use/consistency.md):
 // `histogram[s]` steps were given parameters that lacked s steps of the slowest worker, the most
 // that any part of them lacked. The last element is above 0; empty where every step waits for all.
 struct Staleness {

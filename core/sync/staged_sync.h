@@ -31,7 +31,7 @@ namespace gradsync {
 //   memory   copies from and to the memory that is exchanged, windows of shared memory included, and
 //            the host copies nothing. Buffers of our own beside them would cost two more copies of
 //            every bucket in the host's memory, whose bandwidth is what limits exchanges on one
-//            host (docs/shared_memory.md).
+//            host (docs/internals/shared_memory.md).
 //   slots    Buckets that share memory share it in both places, so the GPU has no more of gradients
 //            and parameters than their slots.
 //   kOwner   Owners hold the parameters that were broadcast last: values that the caller writes into

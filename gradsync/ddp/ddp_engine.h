@@ -137,7 +137,7 @@ class DdpEngine {
 
   // Collective, after the last step, and before evaluating or saving: blocks until all ranks have
   // come, even after different numbers of steps, and leaves the same parameters on all. Only under
-  // ssp and asp (docs/consistency.md) is there something to wait for.
+  // ssp and asp (docs/use/consistency.md) is there something to wait for.
   absl::Status Settle(Deadline deadline);
 
   // Backwards while a guard lives only add up gradients, for micro-batches. They count for the step

@@ -1,7 +1,7 @@
 // Which share of the gradient each parameter server gets.
 //
 // A server beside a worker shares its host's interface with it, one on a machine of its own does
-// not, so in a mixed placement equal shares would leave one kind idle. docs/cost_model.md derives
+// not, so in a mixed placement equal shares would leave one kind idle. docs/compare/cost_model.md derives
 // the shares for which all hosts are equally busy. Pure functions, thread-safe.
 
 #ifndef GRADSYNC_GRADSYNC_JOIN_SERVER_WEIGHTS_H_

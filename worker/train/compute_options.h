@@ -10,7 +10,7 @@
 
 namespace gradsync {
 
-// docs/precision.md says what types mean for a step.
+// docs/use/precision.md says what types mean for a step.
 
 // The type of what passes between layers.
 c10::ScalarType ScalarTypeOf(Precision precision);
