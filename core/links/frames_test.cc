@@ -5,7 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
-#include "proto/ring.pb.h"
+#include "proto/peer.pb.h"
 
 namespace gradsync {
 namespace {
@@ -17,10 +17,10 @@ Payload InTwoParts(const std::string& bytes) {
 }
 
 TEST(ParsePayloadTest, AMessageOfAtMostTheLimitIsRead) {
-  proto::RingHello hello;
+  proto::PeerHello hello;
   hello.set_address("10.0.0.7:4000");
   const std::string bytes = hello.SerializeAsString();
-  proto::RingHello read;
+  proto::PeerHello read;
   EXPECT_TRUE(ParsePayload(InTwoParts(bytes), bytes.size(), &read));
   EXPECT_EQ(read.address(), "10.0.0.7:4000");
   EXPECT_FALSE(ParsePayload(InTwoParts(bytes), bytes.size() - 1, &read));

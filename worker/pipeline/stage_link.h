@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "absl/base/thread_annotations.h"
@@ -19,6 +20,7 @@
 #include "core/group/side_channel.h"
 #include "core/group/worker_group.h"
 #include "core/links/frame_stream.h"
+#include "core/links/peer_session.h"
 #include "core/plan/job_spec.h"
 #include "proto/pipeline.pb.h"
 #include "worker/pipeline/stage_channel.h"
@@ -84,7 +86,7 @@ class StageLink : public StageChannel {
   absl::Status status() const { return group_error_->status(); }
 
   // Whether there is a stage on that side.
-  bool Has(Neighbour neighbour) const;
+  bool Has(Neighbour neighbour) const { return peer_[Index(neighbour)] >= 0; }
 
   // Whether this rank's tensors go to that neighbour through memory, where there is room. Of the
   // stage before it is known when the first tensor has come.
@@ -95,68 +97,41 @@ class StageLink : public StageChannel {
   int64_t bytes_received() const;
 
  private:
-  class Sink;
-
-  // What is known of a neighbour.
-  struct Peer {
-    bool exists = false;
-    int rank = 0;  // of the job
-    std::string address = "an unknown address";
-    std::shared_ptr<FrameStream> stream;  // null until there is one
-    bool greeted = false;
-    bool left = false;    // said so, in good order
-    bool open = false;    // its sink may still be called
-    bool shares = false;  // this rank's tensors go to it through memory
-  };
-
   // Memory shared with a neighbour.
   struct Memory {
     Mutex mutex;  // of the order in which tensors are put there, and sent
     std::unique_ptr<TensorRingWriter> to ABSL_GUARDED_BY(mutex);  // null where none is offered
-    absl::optional<TensorRingReader> from;  // of the sink that was greeted, and so of one thread
+    absl::optional<TensorRingReader> from;  // of the stream that was greeted, and so of one thread
   };
 
   static int Index(Neighbour neighbour) { return neighbour == Neighbour::kBefore ? 0 : 1; }
 
-  std::string NameOf(Neighbour neighbour) const;
-  bool HasLeft(Neighbour neighbour) const;
-  std::string OwnName() const;
+  std::string NameOf(Neighbour neighbour) const { return session_->Name(peer_[Index(neighbour)]); }
   absl::Status OfferMemory();
-  void Offer(Neighbour to, proto::StageHello* hello);
+  std::string Offer(Neighbour to);
   absl::StatusOr<absl::optional<TensorRingReader>> Accept(Neighbour from,
-                                                          const proto::StageHello& hello) const;
-  absl::Status Listen(Deadline deadline);
-  std::shared_ptr<FrameSink> Welcome(std::shared_ptr<FrameStream> stream);
-  absl::Status ConnectBehind(Deadline deadline);
-  absl::Status WaitForGreetings(Deadline deadline);
-  absl::Status Agreed(const absl::Status& own);
-  absl::Status CheckHello(const proto::StageHello& hello);
-  absl::Status OnHello(Neighbour from, const proto::FrameHeader& header, const Payload& payload,
-                       const std::shared_ptr<FrameStream>& stream);
-  void OnTensor(Neighbour from, const proto::FrameHeader& header, const Payload& payload);
+                                                          const proto::StageMemory& offered) const;
+  absl::StatusOr<std::string> OnGreeting(Neighbour from, const std::string& offer);
+  absl::Status OnFrame(Neighbour from, const proto::FrameHeader& header, const Payload& payload);
   absl::Status Keep(Neighbour from, const proto::FrameHeader& header, const Payload& payload);
   absl::Status KeepFromMemory(Neighbour from, proto::FrameHeader header, const Payload& payload);
-  void OnClosed(Neighbour from, const absl::Status& status);
-  void Lost(Neighbour neighbour, const absl::Status& status);
+  absl::Status Agreed(const absl::Status& own);
   void Fail(const absl::Status& status);
 
   const WorkerGroup group_;
-  const std::shared_ptr<StreamLink> link_;
   const Link tensors_;
   const std::shared_ptr<Activity> activity_;  // may be null
-  std::string fingerprint_;
-  std::string host_;  // where memory is shared, HostIdentity::Key()
+  std::vector<Neighbour> neighbours_;         // by peer of the session
+  int peer_[2] = {-1, -1};                    // the other way round; -1: there is no such stage
+  std::string host_;                          // where memory is shared, HostIdentity::Key()
   TensorInbox inbox_;
   Memory memory_[2];
 
   mutable Mutex mutex_;
-  CondVar changed_;
-  Peer peers_[2] ABSL_GUARDED_BY(mutex_);
-  absl::Status failed_ ABSL_GUARDED_BY(mutex_);
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // ends are expected
+  bool shares_[2] ABSL_GUARDED_BY(mutex_) = {false, false};  // tensors go to it through memory
   int64_t bytes_sent_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t bytes_received_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::unique_ptr<StreamListener> listener_;
+  std::unique_ptr<PeerSession> session_;
   std::unique_ptr<GroupError> group_error_;  // last: it calls Fail()
 };
 

@@ -36,6 +36,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/frame.pb.h"
+#include "proto/peer.pb.h"
 #include "proto/pipeline.pb.h"
 #include "worker/pipeline/stage_channel.h"
 #include "worker/pipeline/stage_link.h"
@@ -306,7 +307,7 @@ TEST(StageLinkMemoryTest, WhereItMustBeSharedAndIsNotTheJobEnds) {
   EXPECT_FALSE(either[1].SharesMemory(Neighbour::kBefore));
 }
 
-OutgoingFrame HelloFrame(const proto::StageHello& hello) {
+OutgoingFrame HelloFrame(const proto::PeerHello& hello) {
   OutgoingFrame frame = FrameOf(proto::FrameHeader::HELLO);
   SetPayload(hello.SerializeAsString(), &frame);
   return frame;
@@ -329,12 +330,14 @@ TEST(StageLinkMemoryTest, ASecondStageBeforeIsRefusedAndNothingOfTheFirstIsLost)
   Stages links(2, Link::kShm);
   const auto stranger = std::make_shared<Stranger>();
   const auto ring = *TensorRingWriter::Create();
-  proto::StageHello hello;
+  proto::PeerHello hello;
   hello.set_rank(0);
   hello.set_fingerprint("same");
-  hello.mutable_memory()->set_host(ReadHostIdentity()->Key());
-  hello.mutable_memory()->set_process(getpid());
-  *hello.mutable_memory()->mutable_ring() = ring->Begin();
+  proto::StageMemory memory;
+  memory.set_host(ReadHostIdentity()->Key());
+  memory.set_process(getpid());
+  *memory.mutable_ring() = ring->Begin();
+  hello.set_offer(memory.SerializeAsString());
   const auto stream = *links.link().Connect(links.AddressOf(1), 1, stranger, Soon());
   stream->Send(HelloFrame(hello));
   stranger->closed.WaitForNotification();
@@ -402,7 +405,7 @@ TEST(StageLinkErrorTest, AStageThatHalfClosesItsStreamWithoutGoodbyeIsLost) {
       const auto address = group.store->Get(group.Key("stage/1/address"), Soon());
       const auto heard = std::make_shared<Stranger>();
       const auto stream = *over->Connect(*address, 0, heard, Soon());
-      proto::StageHello hello;
+      proto::PeerHello hello;
       hello.set_rank(0);
       hello.set_fingerprint("same");
       hello.set_address("127.0.0.1:7");
