@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/cpu_for_test.h"
 #include "core/group/key_value_store.h"
 #include "core/group/side_channel.h"
 #include "core/links/in_process_stream.h"
@@ -14,7 +15,6 @@
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"
 #include "tests/ring_group.h"
-#include "worker/train/cpu_for_test.h"
 #include "worker/train/trainer.h"
 
 namespace gradsync {

@@ -65,12 +65,12 @@ _cuda_ptx = rule(
     attrs = _ATTRIBUTES,
 )
 
-def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
+def cuda_library(name, srcs, hdrs = [], deps = [], ptx = False, **kwargs):
     """Defines cc_library `name` of CUDA sources; without --config=cuda it has no objects.
 
     Sources and headers see `deps` and the workspace's root as include folder, and no LibTorch: nvcc takes minutes for
     its headers. Kernels are compiled without contraction and with IEEE division and square root. `name`_headers are
-    `hdrs` alone, for all who may see the package. `name`_ptx is what nvcc makes of the kernels before it chooses
+    `hdrs` alone, for all who may see the package. With `ptx`, `name`_ptx is what nvcc makes of the kernels before it chooses
     instructions of a GPU, for tests: NAME.cu.ptx for each source.
     """
     native.cc_library(
@@ -85,14 +85,15 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
         visibility = ["//visibility:private"],
         deps = [":" + name + "_headers"],
     )
-    _cuda_ptx(
-        name = name + "_ptx",
-        testonly = True,
-        srcs = srcs,
-        tags = ["manual"],
-        visibility = ["//visibility:private"],
-        deps = [":" + name + "_headers"],
-    )
+    if ptx:
+        _cuda_ptx(
+            name = name + "_ptx",
+            testonly = True,
+            srcs = srcs,
+            tags = ["manual"],
+            visibility = ["//visibility:private"],
+            deps = [":" + name + "_headers"],
+        )
     native.cc_library(
         name = name,
         srcs = select({

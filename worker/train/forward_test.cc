@@ -10,13 +10,13 @@
 #include "ATen/ops/linear.h"
 #include "ATen/ops/rand.h"
 #include "ATen/ops/randn.h"
+#include "core/base/cpu_for_test.h"
 #include "core/plan/plan.h"
 #include "core/sync/buckets.h"
 #include "gradsync/ddp/flat_parameters.h"
 #include "gtest/gtest.h"
 #include "worker/models/create_model.h"
 #include "worker/models/loss.h"
-#include "worker/train/cpu_for_test.h"
 
 namespace gradsync {
 namespace {

@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "core/base/activity.h"
+#include "core/base/cpu_for_test.h"
 #include "core/base/monotonic_time.h"
 #include "core/base/mutex.h"
 #include "core/gpu/fake_gpu.h"
@@ -18,7 +19,6 @@
 #include "core/sync/staged_sync.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/train/cpu_for_test.h"
 
 namespace gradsync {
 namespace {

@@ -1,5 +1,5 @@
-#ifndef GRADSYNC_WORKER_TRAIN_CPU_FOR_TEST_H_
-#define GRADSYNC_WORKER_TRAIN_CPU_FOR_TEST_H_
+#ifndef GRADSYNC_CORE_BASE_CPU_FOR_TEST_H_
+#define GRADSYNC_CORE_BASE_CPU_FOR_TEST_H_
 
 namespace gradsync {
 
@@ -9,4 +9,4 @@ inline bool HasAvx512() { return __builtin_cpu_supports("avx512bw"); }
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_WORKER_TRAIN_CPU_FOR_TEST_H_
+#endif  // GRADSYNC_CORE_BASE_CPU_FOR_TEST_H_
