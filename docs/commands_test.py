@@ -72,6 +72,7 @@ PROGRAMS = {
         ("--rounds=1", "--warmup_steps=1", "--replicas=2", "--model=mlp", "--out=out", *JOB)),
     "//benchmarks:mesh_study": Program("benchmarks/mesh_study", python=True),
     "//benchmarks:split_sweep": Program("benchmarks/split_sweep", python=True),
+    "//docs:flags": Program("tools/flag_reference", ("--out=page.md", "worker/worker", "tools/launch"), python=True),
     "//examples:own_model": Program("examples/own_model", flags=False),
     "//ps_server": Program("ps_server/ps_server"),
     "//tests:virtual_cluster": Program("tests/virtual_cluster", ("--seeds=20",)),
