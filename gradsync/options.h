@@ -24,8 +24,8 @@ struct Options {
   std::string run_id;     // the same for all processes of a job; "": the launcher's
   std::string interface;  // of this host's network; "": that of the route to master
 
-  std::string topology = "ring";     // ring, ps (parameter servers), or local: no exchange at all
-  std::string link = "auto";         // auto, grpc, shm; with LibTorch also gloo, nccl, cuda_ipc
+  std::string topology = "ring";  // ring, ps (parameter servers), or local: no exchange at all
+  std::string link = "auto";      // auto, grpc, tcp, shm; with LibTorch also gloo, nccl, cuda_ipc
   std::string compression = "none";  // on the wire: none, fp16, bf16; topk:R with ps
 
   // With ps: addresses, host:port; or how many register with rank 0 (tools/launch --servers). Without
@@ -33,7 +33,7 @@ struct Options {
   std::vector<std::string> servers;
   int num_servers = 0;
   int owners = 0;
-  int connections = 0;  // gRPC connections per pair of peers; 0: the default
+  int connections = 0;  // of grpc or tcp, per pair of peers; 0: the default
 
   std::string device = "cpu";  // with LibTorch built for CUDA: cuda, cuda:N, auto
 

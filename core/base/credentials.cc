@@ -120,6 +120,7 @@ absl::StatusOr<Credentials> TlsCredentials(const TlsTexts& texts) {
   KeepGrpc();
   Credentials credentials;
   credentials.encrypted = true;
+  credentials.tls = std::make_shared<const TlsTexts>(texts);
   grpc::SslCredentialsOptions channel;
   channel.pem_root_certs = texts.issuers.empty() ? texts.certificate : texts.issuers;
   channel.pem_private_key = texts.key;

@@ -76,7 +76,8 @@ absl::Status CheckEncryption(const JoinOptions& options) {
   if (!options.meet.credentials.encrypted || (link != Link::kGloo && link != Link::kNccl)) {
     return absl::OkStatus();
   }
-  return FlagError("link", "one that can encrypt, as --tls_cert asks (grpc; shm within a host)",
+  return FlagError("link",
+                   "one that can encrypt, as --tls_cert asks (grpc, tcp; shm within a host)",
                    LinkName(link));
 }
 
@@ -173,7 +174,7 @@ absl::Status Member::BecomeServers(const WorkerGroup& replicas) {
   const int owners = options_.job.owners;
   const int servers = owners == 0 ? replicas.world_size : owners;
   if (replicas.rank < servers) {
-    options_.server_link = OwnServerLinkOf(group());
+    options_.server_link = OwnServerLinkOf(options_.job.link, group());
     GS_ASSIGN_OR_RETURN(own_server_, OwnServer::Start(group(), options_.server_link));
     GS_RETURN_IF_ERROR(group().store->Set(ServerKey(group(), group().rank), own_server_->address(),
                                           Deadline::In(group().timeout)));
