@@ -142,7 +142,8 @@ class DistributedDataParallel {
   //   }
   //
   // All ranks make one around the same loop, also a rank that has no batch at all, and call nothing
-  // collective of the group in between, but for what backward() does. A step costs nothing more. A rank
+  // collective of the group in between, but for what backward() does; DdpOptions::broadcast_buffers then
+  // takes rank 0's buffers also when that has finished. A step costs nothing more. A rank
   // that has finished looks into rank 0's store once per step, and all ranks do one more step, of
   // zeros, at the end, by which they see that it is the end. Not with DdpOptions::optimizer.
   class Join {
