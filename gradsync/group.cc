@@ -13,6 +13,7 @@
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
 #include "core/plan/job_spec.h"
+#include "core/plan/plan.h"
 #include "gradsync/group_impl.h"
 #include "gradsync/join/environment_main.h"
 
@@ -47,6 +48,7 @@ absl::StatusOr<JoinOptions> ToJoinOptions(const Options& options) {
   meet.credentials.insecure = options.insecure;
   JobSpecText text;
   text.topology = options.topology;
+  text.update = options.update;
   text.link = options.link;
   text.compression = options.compression;
   GS_ASSIGN_OR_RETURN(join.sync.job, ParseJobSpec(text));
@@ -103,6 +105,7 @@ Status Options::Set(const std::string& name, const std::string& value) {
   if (name == "run_id") return SetMember("", name, value, &run_id);
   if (name == "interface") return SetMember("", name, value, &interface);
   if (name == "topology") return SetMember("", name, value, &topology);
+  if (name == "update") return SetMember("", name, value, &update);
   if (name == "link") return SetMember("", name, value, &link);
   if (name == "compression") return SetMember("", name, value, &compression);
   if (name == "servers") return SetMember("", name, value, &servers);
@@ -135,12 +138,17 @@ bool SetAdapters(Adapters (*adapters)()) {
   return true;
 }
 
-absl::Status Group::Impl::TakeSync() {
+absl::Status Group::Impl::TakeSync(UpdateSite site) {
   if (over_) return absl::CancelledError("this rank has left its group");
+  if (sync().update_site() != site) {
+    return absl::InvalidArgumentError(absl::StrCat("--update: expected ", UpdateSiteName(site),
+                                                   " for what is exchanged, found ",
+                                                   UpdateSiteName(sync().update_site())));
+  }
   if (std::exchange(taken_, true)) {
     return absl::FailedPreconditionError(
         "group: expected one whose gradients nothing exchanges yet, found one that has a model: "
-        "join a group for each");
+        "use one for each (Group::New())");
   }
   return absl::OkStatus();
 }
@@ -152,8 +160,19 @@ absl::Status Group::Impl::Fail(const absl::Status& reason) {
 
 absl::Status Group::Impl::Leave() {
   if (over_.exchange(true)) return absl::OkStatus();
-  if (taken_) GS_RETURN_IF_ERROR(sync().Shutdown(deadline()));
+  if (!taken_) GS_RETURN_IF_ERROR(BindNothing());
+  GS_RETURN_IF_ERROR(sync().Shutdown(deadline()));
   return member_->Leave();
+}
+
+// Only a backend that is bound can leave, and servers wait until it has.
+absl::Status Group::Impl::BindNothing() {
+  OptimizerSpec none;
+  none.groups.emplace_back();
+  PlanOptions options;
+  options.world_size = member_->side_channel().world_size();
+  GS_ASSIGN_OR_RETURN(const Plan plan, Plan::Create({{"nothing", {1}, {1}}}, {0}, none, options));
+  return sync().Bind(plan, deadline()).status();
 }
 
 Group::Group(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -176,6 +195,12 @@ Result<Group> Group::Join(const Options& options) {
   absl::StatusOr<std::unique_ptr<Member>> member = gradsync::Join(*std::move(join));
   if (!member.ok()) return ToStatus(member.status());
   return Group(std::make_unique<Impl>(*std::move(member), timeout));
+}
+
+Result<Group> Group::New(const std::string& name) {
+  absl::StatusOr<std::unique_ptr<Member>> member = impl_->member().NewGroup(name);
+  if (!member.ok()) return Fail(ToStatus(member.status()));
+  return Group(std::make_unique<Impl>(*std::move(member), impl_->timeout()));
 }
 
 int Group::rank() const { return impl_->member().group().rank; }

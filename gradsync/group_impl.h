@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
+#include "core/plan/kinds.h"
 #include "gradsync/group.h"
 #include "gradsync/join/adapters.h"
 #include "gradsync/join/join.h"
@@ -34,8 +35,9 @@ class Group::Impl {
   absl::Duration timeout() const { return timeout_; }
   Deadline deadline() const { return Deadline::In(timeout_); }
 
-  // FAILED_PRECONDITION for the second caller: a group exchanges one model's gradients.
-  absl::Status TakeSync();
+  // FAILED_PRECONDITION for the second caller: a group exchanges one model's gradients;
+  // INVALID_ARGUMENT where they are updated elsewhere than the caller can have it.
+  absl::Status TakeSync(UpdateSite site = UpdateSite::kWorker);
 
   // Whether a step is under way that others wait for: a group that goes then fails.
   void SetInStep(bool in_step) { in_step_ = in_step; }
@@ -46,6 +48,8 @@ class Group::Impl {
   absl::Status Leave();
 
  private:
+  absl::Status BindNothing();
+
   const std::unique_ptr<Member> member_;
   const absl::Duration timeout_;
   bool taken_ = false;

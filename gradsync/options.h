@@ -25,6 +25,7 @@ struct Options {
   std::string interface;  // of this host's network; "": that of the route to master
 
   std::string topology = "ring";  // ring, ps (parameter servers), or local: no exchange at all
+  std::string update = "worker";  // or owner, where DdpOptions::optimizer updates: servers or ranks
   std::string link = "auto";      // auto, grpc, tcp, shm; with LibTorch also gloo, nccl, cuda_ipc
   std::string compression = "none";  // on the wire: none, fp16, bf16; topk:R with ps
 

@@ -12,6 +12,7 @@
 #define GRADSYNC_GRADSYNC_JOIN_JOIN_H_
 
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -56,7 +57,7 @@ class Member {
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
 
-  const WorkerGroup& group() const { return meeting_.group(); }
+  const WorkerGroup& group() const { return group_; }
 
   // What runs, links and weights resolved.
   const SyncOptions& options() const { return options_; }
@@ -76,7 +77,16 @@ class Member {
   SideChannel& side_channel() const { return *side_channel_; }
 
   // As Meeting::Explain().
-  absl::Status Explain(const absl::Status& status) const { return meeting_.Explain(status); }
+  absl::Status Explain(const absl::Status& status) const { return meeting_->Explain(status); }
+
+  // Collective, in the same order on all ranks: another group of the same ranks, which has met already.
+  // Backend, side channel and servers in workers are its own, of the same kinds as here, and their keys
+  // begin with `name`; its fate is the job's. It leaves before this one. Blocks for at most
+  // group().timeout for each of what it waits for.
+  // Errors: INVALID_ARGUMENT for a name that is empty, has a slash or was taken before, for a mesh, and
+  // for servers with processes of their own, which serve one group; FAILED_PRECONDITION where ranks
+  // have other names, with the first difference; those of SideChannel and CreateGradientSync().
+  absl::StatusOr<std::unique_ptr<Member>> NewGroup(const std::string& name);
 
   // Ends the job for all ranks because of `reason`, at any time. Returns what the group agreed on,
   // which names the first cause; `reason` may be a consequence of it. Waits for the store for at
@@ -84,19 +94,25 @@ class Member {
   absl::Status Fail(const absl::Status& reason);
 
   // After sync().Shutdown(), in good order: with a server of its own once all others have done with
-  // it. Ranks of Topology::kLocal just go. Errors: those of Meeting::Leave() and OwnServer::Wait().
+  // it. Ranks of Topology::kLocal just go, and a group by NewGroup() leaves the meeting to the first.
+  // Errors: those of Meeting::Leave() and OwnServer::Wait().
   absl::Status Leave();
 
  private:
   friend absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options);
-  explicit Member(Meeting meeting) : meeting_(std::move(meeting)) {}
+  Member(std::shared_ptr<Meeting> meeting, WorkerGroup group)
+      : meeting_(std::move(meeting)), group_(std::move(group)) {}
   absl::Status Complete(const JoinOptions& options);
+  absl::Status CheckNewGroup(const std::string& name) const;
+  absl::Status CreateSync(const WorkerGroup& replicas);
   absl::Status BecomeServers(const WorkerGroup& replicas);
   absl::Status FindServers(int count);
   absl::StatusOr<std::string> AwaitServer(int number, absl::string_view name);
   bool IsAlone() const { return options_.job.topology == Topology::kLocal && !mesh_.cuts_model(); }
 
-  Meeting meeting_;
+  const std::shared_ptr<Meeting> meeting_;  // of all groups by NewGroup()
+  const WorkerGroup group_;
+  std::set<std::string> new_groups_;  // their names
   SyncOptions options_;
   Mesh mesh_;
   std::shared_ptr<Activity> activity_;
