@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "gradsync/collectives.h"
 #include "gradsync/exchange.h"
 #include "gtest/gtest.h"
 #include "torch/nn/modules/batchnorm.h"
@@ -809,6 +811,87 @@ TEST(GradsyncTest, ValuesAndErrorsAreOneOrTheOther) {
     EXPECT_STREQ(thrown.what(), "expected a number, found none");
   }
   Status().OrThrow();
+}
+
+TEST(GradsyncTest, CollectivesWorkBesideAModel) {
+  for (const Options& options : {Of("ring", "shm"), Of("ring", "grpc"), Of("ring", "gloo"),
+                                 Of("ps", "grpc"), Of("ps", "auto")}) {
+    constexpr int n = 3;
+    RunRanks(n, options, [&](const Options& own) {
+      torch::nn::Sequential model = MakeModel();
+      Group group = Group::Join(own).value();
+      auto collectives = Collectives::Open(group).value();
+      EXPECT_EQ(collectives.world_size(), n);
+      auto ddp = DistributedDataParallel::Create(model.ptr(), group).value();
+      for (int64_t step = 0; step < 3; ++step) {
+        Loss(model, InputsOf(step, own.rank)).backward();
+        std::vector<double> values(1000, collectives.rank() + 1);
+        collectives.AllReduce(values.data(), 1000, DataType::kFloat64, ReduceOp::kSum).OrThrow();
+        EXPECT_EQ(values, std::vector<double>(1000, n * (n + 1) / 2));
+      }
+      std::vector<int32_t> all(n);
+      const int32_t rank = collectives.rank();
+      Collectives again = Collectives::Open(group).value();
+      again.AllGather(&rank, all.data(), sizeof(rank)).OrThrow();
+      EXPECT_EQ(all.back(), n - 1);
+      EXPECT_EQ(again.Broadcast(all.data(), 4, n).code(), StatusCode::kInvalidArgument);
+      EXPECT_EQ(again.AllReduce(all.data(), 1, DataType::kInt32, ReduceOp::kAvg).code(),
+                StatusCode::kInvalidArgument);
+      again.Barrier().OrThrow();
+      EXPECT_TRUE(group.Leave().ok());
+      EXPECT_EQ(again.Barrier().code(), StatusCode::kCancelled);
+      EXPECT_EQ(Collectives::Open(group).status().code(), StatusCode::kCancelled);
+    });
+  }
+}
+
+TEST(GradsyncTest, AGroupFailsCollectivesOfAllRanks) {
+  RunRanks(2, Of("ring", "shm"), [&](const Options& own) {
+    Group group = Group::Join(own).value();
+    auto collectives = Collectives::Open(group).value();
+    if (own.rank == 1) {
+      EXPECT_FALSE(group.Fail(Status(StatusCode::kInternal, "no more data")).ok());
+      return;
+    }
+    const Status status = collectives.Barrier();
+    EXPECT_EQ(status.code(), StatusCode::kAborted);
+    EXPECT_THAT(status.message(), HasSubstr("rank 1"));
+    EXPECT_THAT(status.message(), HasSubstr("no more data"));
+    EXPECT_FALSE(group.Leave().ok());
+  });
+}
+
+TEST(GradsyncTest, RanksMeetWhereRankZeroSaysThatItListens) {
+  std::promise<std::string> listens;
+  Options options = Of("ring", "shm");
+  options.world_size = 2;
+  std::thread other([options, &listens]() mutable {
+    options.rank = 1;
+    options.master = listens.get_future().get();
+    Group group = Group::Join(options).value();
+    EXPECT_TRUE(group.Leave().ok());
+  });
+  options.rank = 0;
+  options.master = "127.0.0.1:0";
+  options.on_listening = [&](const std::string& address) {
+    listens.set_value(address);
+    return Status();
+  };
+  Group group = Group::Join(options).value();
+  // Any thread may go on.
+  std::thread([&group] { EXPECT_TRUE(group.Leave().ok()); }).join();
+  other.join();
+}
+
+TEST(GradsyncTest, AJoinEndsWhenNobodyCanBeToldTheAddress) {
+  Options options = Of("ring", "shm");
+  options.rank = 0;
+  options.world_size = 2;
+  options.master = "127.0.0.1:0";
+  options.on_listening = [](const std::string&) {
+    return Status(StatusCode::kUnavailable, "nobody is there");
+  };
+  EXPECT_EQ(Group::Join(options).status().message(), "nobody is there");
 }
 
 }  // namespace

@@ -35,6 +35,11 @@ absl::StatusOr<JoinOptions> ToJoinOptions(const Options& options) {
   MeetOptions& meet = join.meet;
   if (!options.run_id.empty()) meet.run_id = options.run_id;
   meet.interface = options.interface;
+  if (options.on_listening) {
+    meet.on_store = [on_listening = options.on_listening](const std::string& address) {
+      return FromStatus(on_listening(address));
+    };
+  }
   meet.timeout = FromChrono(options.timeout);
   meet.failure_timeout = FromChrono(options.failure_timeout);
   if (meet.timeout <= absl::ZeroDuration()) {
@@ -153,6 +158,15 @@ absl::Status Group::Impl::TakeSync(UpdateSite site) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<GroupCollectives*> Group::Impl::CollectiveCalls() {
+  if (over_) return absl::CancelledError("this rank has left its group");
+  if (collectives_ == nullptr) {
+    GS_ASSIGN_OR_RETURN(collectives_,
+                        OpenCollectives(member_->options(), member_->group(), deadline()));
+  }
+  return collectives_.get();
+}
+
 absl::Status Group::Impl::Fail(const absl::Status& reason) {
   over_ = true;
   return member_->Fail(reason);
@@ -160,8 +174,13 @@ absl::Status Group::Impl::Fail(const absl::Status& reason) {
 
 absl::Status Group::Impl::Leave() {
   if (over_.exchange(true)) return absl::OkStatus();
-  if (!taken_) GS_RETURN_IF_ERROR(BindNothing());
-  GS_RETURN_IF_ERROR(sync().Shutdown(deadline()));
+  // Collectives wait for all ranks too, and then nobody misses a backend that is not bound.
+  const bool servers = member_->options().job.topology == Topology::kPs;
+  if (taken_ || servers || collectives_ == nullptr) {
+    if (!taken_) GS_RETURN_IF_ERROR(BindNothing());
+    GS_RETURN_IF_ERROR(sync().Shutdown(deadline()));
+  }
+  if (collectives_ != nullptr) GS_RETURN_IF_ERROR(collectives_->Finish(deadline()));
   return member_->Leave();
 }
 

@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
+#include "core/collectives/group_collectives.h"
 #include "core/plan/kinds.h"
 #include "gradsync/group.h"
 #include "gradsync/join/adapters.h"
@@ -39,6 +41,10 @@ class Group::Impl {
   // INVALID_ARGUMENT where they are updated elsewhere than the caller can have it.
   absl::Status TakeSync(UpdateSite site = UpdateSite::kWorker);
 
+  // The group's collectives, which the first call opens: it is collective, with the errors of
+  // OpenCollectives().
+  absl::StatusOr<GroupCollectives*> CollectiveCalls();
+
   // Whether a step is under way that others wait for: a group that goes then fails.
   void SetInStep(bool in_step) { in_step_ = in_step; }
   bool in_step() const { return in_step_; }
@@ -54,7 +60,8 @@ class Group::Impl {
   const absl::Duration timeout_;
   bool taken_ = false;
   bool in_step_ = false;
-  std::atomic<bool> over_{false};  // left, or failed from here
+  std::atomic<bool> over_{false};                  // left, or failed from here
+  std::unique_ptr<GroupCollectives> collectives_;  // null until they are asked for
 };
 
 }  // namespace gradsync

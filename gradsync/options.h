@@ -4,6 +4,7 @@
 #define GRADSYNC_GRADSYNC_OPTIONS_H_
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,11 @@ struct Options {
   int rank = -1;
   int world_size = -1;
   std::string master;  // host:port of rank 0, which listens there
+
+  // Called on rank 0 once it listens, before it waits for anybody, with the host:port at which it does:
+  // where master has port 0, any free one, that is what the other ranks are to have as their master.
+  // An error ends Join(). Not called where no master is given. May be empty.
+  std::function<Status(const std::string& address)> on_listening;
 
   std::string run_id;     // the same for all processes of a job; "": the launcher's
   std::string interface;  // of this host's network; "": that of the route to master
@@ -48,7 +54,7 @@ struct Options {
   std::string secret;
   bool insecure = false;
 
-  // Sets the member called `name` from text: "topology" "ps"; "servers" "a:1,b:1"; "timeout" "30s";
+  // Sets the member called `name`, but for on_listening, from text: "topology" "ps"; "servers" "a:1,b:1"; "timeout" "30s";
   // "insecure" "true". Errors: kInvalidArgument naming the option, what was expected and what came.
   Status Set(const std::string& name, const std::string& value);
 };

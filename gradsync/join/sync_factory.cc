@@ -299,4 +299,24 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptio
   return sync;
 }
 
+absl::StatusOr<std::unique_ptr<GroupCollectives>> OpenCollectives(const SyncOptions& options,
+                                                                  const WorkerGroup& group,
+                                                                  Deadline deadline) {
+  GroupCollectivesOptions collectives;
+  collectives.topology = options.job.topology;
+  collectives.owners = options.job.owners;
+  if (options.job.topology != Topology::kLocal) collectives.group = group;
+  if (collectives.group.world_size == 1) return GroupCollectives::Open(collectives, deadline);
+  SyncOptions resolved;
+  resolved.job.topology = Topology::kRing;
+  resolved.job.link = options.job.link;
+  if (resolved.job.link == Link::kGloo || resolved.job.link == Link::kNccl) {
+    resolved.job.link = Link::kAuto;
+    GS_RETURN_IF_ERROR(ResolveByHosts(group, &resolved));
+  }
+  const bool memory = resolved.job.link == Link::kShm || resolved.job.link == Link::kCudaIpc;
+  if (!memory) collectives.link = StreamLinkOf(resolved.job.link, group);
+  return GroupCollectives::Open(collectives, deadline);
+}
+
 }  // namespace gradsync

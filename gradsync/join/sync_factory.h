@@ -11,6 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allreduce/nccl_api.h"
+#include "core/base/deadline.h"
+#include "core/collectives/group_collectives.h"
 #include "core/gpu/gpu_api.h"
 #include "core/group/worker_group.h"
 #include "core/links/frame_stream.h"
@@ -82,6 +84,15 @@ std::shared_ptr<StreamLink> TensorLinkOf(Link link, const WorkerGroup& group);
 // INTERNAL when the backend says that it is another one than was asked for.
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
                                                                  const WorkerGroup& group);
+
+// Collective: the collectives of all ranks of `group`, over the job's link: through memory with shm and
+// cuda_ipc, by streams with grpc, and with links that carry gradients alone (gloo, nccl) as hosts allow.
+// Servers have no part in them, so that with kPs workers own the shares of reductions: the first
+// job.owners, or all. With kLocal each rank is alone. Blocks until all ranks have come. Errors: those of
+// ResolveByHosts() and GroupCollectives::Open().
+absl::StatusOr<std::unique_ptr<GroupCollectives>> OpenCollectives(const SyncOptions& options,
+                                                                  const WorkerGroup& group,
+                                                                  Deadline deadline);
 
 }  // namespace gradsync
 
