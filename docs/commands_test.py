@@ -101,7 +101,7 @@ SCRIPTS = {
     "tools/check_layers": "needs bazel; .ci/run runs it",
     "tools/check_outside": "needs bazel; .ci/run runs it",
     "tools/check_docs": "reads the checkout; .ci/run runs it",
-    "tools/fuzz": "builds with clang, and fuzzes for minutes; //fuzz:replay_test feeds the same targets",
+    "tools/fuzz": "builds with clang, and fuzzes for minutes; //tests/fuzz:replay_test feeds the same targets",
     "tools/gpu_slot": "needs a GPU; //tools:scripts_test rehearses it",
     "tools/gpu_check": "needs a GPU; //tools:scripts_test runs it",
     "tests/pairs_test.py": "takes an hour; //tests:pairs_test runs a part of it",
