@@ -14,6 +14,7 @@
 #include "core/plan/codec.h"
 #include "core/plan/job_spec.h"
 #include "core/plan/kinds.h"
+#include "gradsync/join/own_server.h"
 
 namespace gradsync {
 namespace {
@@ -125,6 +126,13 @@ absl::Status OpenDevices(JoinOptions* options) {
   return absl::OkStatus();
 }
 
+Member::Member(Meeting meeting) : meeting_(std::make_unique<Meeting>(std::move(meeting))) {}
+Member::~Member() = default;
+
+const WorkerGroup& Member::group() const { return meeting_->group(); }
+
+absl::Status Member::Explain(const absl::Status& status) const { return meeting_->Explain(status); }
+
 absl::Status Member::Fail(const absl::Status& reason) {
   sync_->Abort(reason);
   const absl::Status agreed = sync_->status();
@@ -138,14 +146,14 @@ absl::Status Member::Leave() {
   if (IsAlone()) return absl::OkStatus();
   if (own_server_ != nullptr) GS_RETURN_IF_ERROR(own_server_->Wait());
   own_server_.reset();
-  return meeting_.Leave();
+  return meeting_->Leave();
 }
 
 absl::Status Member::Complete(const JoinOptions& options) {
   GS_RETURN_IF_ERROR(AgreeOnFlags(group(), SameOnAllRanks(options)));
   const WorkerGroup replicas =
       mesh_.cuts_model() ? SubGroup(group(), mesh_, mesh_.samples()) : group();
-  for (const std::string& server : options_.servers) meeting_.AddServer(server);
+  for (const std::string& server : options_.servers) meeting_->AddServer(server);
   if (options.num_servers > 0) {
     GS_RETURN_IF_ERROR(FindServers(options.num_servers));
   } else if (options_.servers.empty() && ServersInWorkers(options_.job)) {
@@ -163,7 +171,7 @@ absl::Status Member::Complete(const JoinOptions& options) {
   GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_, replicas));
   // Workers that train by themselves need not wait for the slowest, nor it for them.
   side_channel_ = std::make_unique<SideChannel>(IsAlone() ? WorkerGroup() : group(), "job");
-  if (IsAlone()) meeting_.Unwatch();
+  if (IsAlone()) meeting_->Unwatch();
   return absl::OkStatus();
 }
 
@@ -204,7 +212,7 @@ absl::Status Member::FindServers(int count) {
   for (int i = 0; i < count; ++i) {
     GS_ASSIGN_OR_RETURN(std::string address,
                         AwaitServer(i, absl::StrCat("server ", i, " (of ", count, ")")));
-    meeting_.AddServer(address);
+    meeting_->AddServer(address);
     options_.servers.push_back(std::move(address));
   }
   return absl::OkStatus();
@@ -221,7 +229,7 @@ absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options) {
   member->options_ = options.sync;
   member->mesh_ = options.mesh;
   member->activity_ = options.meet.activity;
-  const absl::Status complete = member->meeting_.Explain(member->Complete(options));
+  const absl::Status complete = member->Explain(member->Complete(options));
   if (complete.ok()) return member;
   return PublishFailure(member->group(), complete);
 }
