@@ -158,8 +158,8 @@ class Unknown(Exception):
 def documents():
     pages = ["README.md", "CONTRIBUTING.md", "third_party/README.md", "benchmarks/profiles/README.md"]
     pages += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
-    sources = sorted(str(path.relative_to(ROOT)) for folder in ("benchmarks", "examples", "tools")
-                     for path in (ROOT / folder).glob("*.cc"))
+    sources = sorted(str(path.relative_to(ROOT)) for pattern in ("benchmarks/*.cc", "examples/*/*.cc", "tools/*.cc")
+                     for path in ROOT.glob(pattern))
     return pages, sources
 
 
@@ -375,7 +375,7 @@ class Runner:
             small = program.small_after if "--" in part else program.small
             argv += [*part[:at], *without_flags_of_other_models([str(ROOT / path), *part[at + 1:], *small]),
                      *([":"] if rest else [])]
-        if any(re.match(r"[\d.]+:\d+$", word) for word in words):
+        if any(re.match(r"(servers=)?[\d.]+:\d+$", word) for word in words):
             return "flags checked. SKIPPED: needs a server that runs"
         if words[0] != "mpirun" or shutil.which("mpirun.openmpi") is None:
             return f"flags checked. SKIPPED: {LAUNCHERS[words[0]]}"
