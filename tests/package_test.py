@@ -52,13 +52,13 @@ def files_below(folder):
 
 
 def free_port():
-    """The first of two that are free, one after the other: the second is for a second group."""
+    """One that is free, as the one after the next is: that is for a second group (examples/gan)."""
     while True:
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))
             port = first.getsockname()[1]
             try:
-                second.bind(("127.0.0.1", port + 1))
+                second.bind(("127.0.0.1", port + 2))
             except (OSError, OverflowError):
                 continue
             return port

@@ -22,13 +22,13 @@ namespace {
 
 namespace functional = torch::nn::functional;
 
-// Where rank 0 of a second group listens: one port above that of the first, which the launcher has
-// named.
+// Where rank 0 of a second group listens: two ports above the launcher's. The first group has the
+// launcher's, or, where torchrun itself listens there, the next.
 std::string SecondMaster() {
   const char* host = std::getenv("MASTER_ADDR");
   const char* port = std::getenv("MASTER_PORT");
   if (host == nullptr || port == nullptr) return "";
-  return std::string(host) + ":" + std::to_string(std::atoi(port) + 1);
+  return std::string(host) + ":" + std::to_string(std::atoi(port) + 2);
 }
 
 torch::nn::Sequential Network(int64_t inputs, int64_t outputs) {
