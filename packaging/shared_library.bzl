@@ -19,7 +19,7 @@ def _shared_library_impl(ctx):
             archive = library.pic_static_library or library.static_library
             if archive and archive not in archives:
                 archives.append(archive)
-        flags += given.user_link_flags
+        flags += list(given.user_link_flags)
     output = ctx.actions.declare_file(ctx.label.name)
     arguments = ctx.actions.args()
     arguments.add_all(["-shared", "-o", output, "-Wl,-soname," + ctx.label.name])
