@@ -102,7 +102,7 @@ SCRIPTS = {
     "tools/check_layers": "needs bazel; .ci/run runs it",
     "tools/check_outside": "needs bazel; .ci/run runs it",
     "tools/check_docs": "reads the checkout; .ci/run runs it",
-    "tools/fuzz": "builds with clang, and fuzzes for minutes; //fuzz:replay_test feeds the same targets",
+    "tools/fuzz": "builds with clang, and fuzzes for minutes; //tests/fuzz:replay_test feeds the same targets",
     "tools/gpu_slot": "needs a GPU; //tools:scripts_test rehearses it",
     "tools/gpu_check": "needs a GPU; //tools:scripts_test runs it",
     "tests/pairs_test.py": "takes an hour; //tests:pairs_test runs a part of it",
@@ -159,8 +159,8 @@ class Unknown(Exception):
 def documents():
     pages = ["README.md", "CONTRIBUTING.md", "third_party/README.md", "benchmarks/profiles/README.md"]
     pages += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
-    sources = sorted(str(path.relative_to(ROOT)) for folder in ("benchmarks", "examples", "tools")
-                     for path in (ROOT / folder).glob("*.cc"))
+    sources = sorted(str(path.relative_to(ROOT)) for pattern in ("benchmarks/*.cc", "examples/*/*.cc", "tools/*.cc")
+                     for path in ROOT.glob(pattern))
     return pages, sources
 
 
@@ -376,7 +376,7 @@ class Runner:
             small = program.small_after if "--" in part else program.small
             argv += [*part[:at], *without_flags_of_other_models([str(ROOT / path), *part[at + 1:], *small]),
                      *([":"] if rest else [])]
-        if any(re.match(r"[\d.]+:\d+$", word) for word in words):
+        if any(re.match(r"(servers=)?[\d.]+:\d+$", word) for word in words):
             return "flags checked. SKIPPED: needs a server that runs"
         if words[0] != "mpirun" or shutil.which("mpirun.openmpi") is None:
             return f"flags checked. SKIPPED: {LAUNCHERS[words[0]]}"

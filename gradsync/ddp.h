@@ -10,7 +10,7 @@
 //     optimizer.step();
 //   }
 //
-// examples/own_model.cc is a whole program.
+// examples/own_model/own_model.cc is a whole program.
 
 #ifndef GRADSYNC_GRADSYNC_DDP_H_
 #define GRADSYNC_GRADSYNC_DDP_H_

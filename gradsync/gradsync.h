@@ -10,5 +10,6 @@
 #include "gradsync/options.h"    // IWYU pragma: export
 #include "gradsync/sampler.h"    // IWYU pragma: export
 #include "gradsync/status.h"     // IWYU pragma: export
+#include "gradsync/version.h"    // IWYU pragma: export
 
 #endif  // GRADSYNC_GRADSYNC_GRADSYNC_H_

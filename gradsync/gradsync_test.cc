@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <future>
@@ -892,6 +893,21 @@ TEST(GradsyncTest, AJoinEndsWhenNobodyCanBeToldTheAddress) {
     return Status(StatusCode::kUnavailable, "nobody is there");
   };
   EXPECT_EQ(Group::Join(options).status().message(), "nobody is there");
+}
+
+TEST(GradsyncTest, WordsOfACommandLineAreOptions) {
+  const char* const words[] = {"topology=ps", "servers=a:1,b:2", "timeout=2s"};
+  const Options options = Options::Parse(3, words).value();
+  EXPECT_EQ(options.topology, "ps");
+  EXPECT_EQ(options.servers, (std::vector<std::string>{"a:1", "b:2"}));
+  EXPECT_EQ(options.timeout, std::chrono::seconds(2));
+  EXPECT_EQ(Options::Parse(-1, nullptr).value().topology, Options().topology);
+
+  const char* const wrong[] = {"ring"};
+  const Result<Options> refused = Options::Parse(1, wrong);
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.status().message(),
+            "expected NAME=VALUE, an option and its value, found \"ring\"");
 }
 
 }  // namespace

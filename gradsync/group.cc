@@ -129,6 +129,22 @@ Status Options::Set(const std::string& name, const std::string& value) {
       absl::StrCat("expected the name of an option (gradsync/options.h), found \"", name, "\""));
 }
 
+Result<Options> Options::Parse(int count, const char* const* words) {
+  Options options;
+  for (int i = 0; i < count; ++i) {
+    const std::string word = words[i];
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos) {
+      return Status(
+          StatusCode::kInvalidArgument,
+          absl::StrCat("expected NAME=VALUE, an option and its value, found \"", word, "\""));
+    }
+    Status set = options.Set(word.substr(0, equals), word.substr(equals + 1));
+    if (!set.ok()) return set;
+  }
+  return options;
+}
+
 Status ToStatus(const absl::Status& status) {
   if (status.ok()) return Status();
   return Status(static_cast<StatusCode>(status.raw_code()), std::string(status.message()));

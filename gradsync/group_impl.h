@@ -15,7 +15,7 @@
 #include "core/plan/kinds.h"
 #include "gradsync/group.h"
 #include "gradsync/join/adapters.h"
-#include "gradsync/join/join.h"
+#include "gradsync/join/member.h"
 #include "gradsync/status.h"
 
 namespace gradsync {

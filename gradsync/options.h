@@ -57,6 +57,11 @@ struct Options {
   // Sets the member called `name`, but for on_listening, from text: "topology" "ps"; "servers" "a:1,b:1"; "timeout" "30s";
   // "insecure" "true". Errors: kInvalidArgument naming the option, what was expected and what came.
   Status Set(const std::string& name, const std::string& value);
+
+  // The defaults, but for what `count` words say, such as a program's arguments: each is NAME=VALUE, as
+  // for Set(). None where `count` is below 1. Errors: those of Set(); kInvalidArgument for a word
+  // without a "=".
+  static Result<Options> Parse(int count, const char* const* words);
 };
 
 }  // namespace gradsync

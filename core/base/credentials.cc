@@ -15,6 +15,8 @@
 #include "core/base/host_port.h"
 #include "core/base/status_macros.h"
 #include "grpc/grpc.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/security/server_credentials.h"
 
 namespace gradsync {
 namespace {

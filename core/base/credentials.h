@@ -8,8 +8,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "grpcpp/security/credentials.h"
-#include "grpcpp/security/server_credentials.h"
+
+// Without gRPC's headers: programs that link LibTorch include this one.
+namespace grpc {
+class ChannelCredentials;
+class ServerCredentials;
+}  // namespace grpc
 
 namespace gradsync {
 

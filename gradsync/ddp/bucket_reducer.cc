@@ -435,7 +435,7 @@ BucketReducer::BucketReducer(const Plan& plan, const FlatParameters& parameters,
           if (const std::shared_ptr<Core> core = weak.lock()) core->CountGradient(index);
           return outputs;
         }));
-    accumulators_.push_back(std::move(accumulator));
+    accumulators_.push_back(std::make_shared<decltype(accumulator)>(std::move(accumulator)));
   }
 }
 

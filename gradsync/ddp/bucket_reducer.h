@@ -12,12 +12,6 @@
 #include "core/plan/plan.h"
 #include "gradsync/ddp/flat_parameters.h"
 
-namespace torch {
-namespace autograd {
-struct Node;
-}  // namespace autograd
-}  // namespace torch
-
 namespace gradsync {
 
 // How gradients get into their bucket.
@@ -109,8 +103,9 @@ class BucketReducer {
  private:
   class Core;
   std::shared_ptr<Core> core_;  // hooks hold it weakly
-  // A parameter holds its accumulation node weakly, and the hooks with it.
-  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
+  // A parameter holds its accumulation node weakly, and the hooks with it. These are LibTorch's
+  // pointers to nodes, whose type depends on its version.
+  std::vector<std::shared_ptr<void>> accumulators_;
 };
 
 }  // namespace gradsync

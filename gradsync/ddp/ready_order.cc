@@ -99,7 +99,7 @@ class Recorder {
 
  private:
   struct Hook {
-    std::shared_ptr<torch::autograd::Node> accumulator;
+    decltype(torch::autograd::impl::grad_accumulator(at::Tensor())) accumulator;
     uintptr_t key;
   };
 

@@ -14,6 +14,7 @@
 #include "core/plan/codec.h"
 #include "core/plan/job_spec.h"
 #include "core/plan/kinds.h"
+#include "gradsync/join/own_server.h"
 
 namespace gradsync {
 namespace {
@@ -126,6 +127,12 @@ absl::Status OpenDevices(JoinOptions* options) {
                       sync.adapters.open_nccl(sync.gpu->device(), options->nccl_settings));
   return absl::OkStatus();
 }
+
+Member::Member(std::shared_ptr<Meeting> meeting, WorkerGroup group)
+    : meeting_(std::move(meeting)), group_(std::move(group)) {}
+Member::~Member() = default;
+
+absl::Status Member::Explain(const absl::Status& status) const { return meeting_->Explain(status); }
 
 absl::Status Member::Fail(const absl::Status& reason) {
   sync_->Abort(reason);

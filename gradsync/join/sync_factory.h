@@ -15,13 +15,14 @@
 #include "core/collectives/group_collectives.h"
 #include "core/gpu/gpu_api.h"
 #include "core/group/worker_group.h"
-#include "core/links/frame_stream.h"
 #include "core/plan/job_spec.h"
 #include "core/sync/gradient_sync.h"
 #include "gradsync/join/adapters.h"
 #include "gradsync/join/server_weights.h"
 
 namespace gradsync {
+
+class StreamLink;
 
 struct SyncOptions {
   // Its numbers of servers and of weights are those of the lists below, where these have any.
