@@ -85,6 +85,8 @@ class DistributedDataParallel::Impl {
     torch::autograd::Engine::get_default_engine().queue_callback([this] {
       absl::Status ended = engine_->FinishStep(group_->deadline());
       if (ended.ok()) ended = EndStep();
+      // Before what is thrown can end this rank for a reason that follows from this one.
+      if (!ended.ok()) group_->Fail(ended).IgnoreError();
       ToStatus(ended).OrThrow();
     });
   }

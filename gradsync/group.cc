@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
+#include "core/collectives/group_collectives.h"
 #include "core/plan/job_spec.h"
 #include "core/plan/plan.h"
 #include "gradsync/group_impl.h"
@@ -159,6 +160,11 @@ bool SetAdapters(Adapters (*adapters)()) {
   return true;
 }
 
+Group::Impl::Impl(std::unique_ptr<Member> member, absl::Duration timeout)
+    : member_(std::move(member)), timeout_(timeout) {}
+
+Group::Impl::~Impl() = default;
+
 absl::Status Group::Impl::TakeSync(UpdateSite site) {
   if (over_) return absl::CancelledError("this rank has left its group");
   if (sync().update_site() != site) {
@@ -214,7 +220,7 @@ Group::Group(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Group::Group(Group&&) noexcept = default;
 
 Group::~Group() {
-  if (impl_ == nullptr) return;
+  if (impl_ == nullptr || impl_->over()) return;
   if (std::uncaught_exceptions() > 0 || impl_->in_step()) {
     impl_->Fail(absl::CancelledError("this rank ended in the middle of its training"))
         .IgnoreError();

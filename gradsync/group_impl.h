@@ -5,13 +5,11 @@
 
 #include <atomic>
 #include <memory>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/collectives/group_collectives.h"
 #include "core/plan/kinds.h"
 #include "gradsync/group.h"
 #include "gradsync/join/adapters.h"
@@ -29,8 +27,8 @@ bool SetAdapters(Adapters (*adapters)());
 
 class Group::Impl {
  public:
-  Impl(std::unique_ptr<Member> member, absl::Duration timeout)
-      : member_(std::move(member)), timeout_(timeout) {}
+  Impl(std::unique_ptr<Member> member, absl::Duration timeout);
+  ~Impl();
 
   Member& member() const { return *member_; }
   GradientSync& sync() const { return member_->sync(); }
@@ -53,6 +51,8 @@ class Group::Impl {
   absl::Status Fail(const absl::Status& reason);
   absl::Status Leave();
 
+  bool over() const { return over_; }  // left, or failed from here
+
  private:
   absl::Status BindNothing();
 
@@ -60,7 +60,7 @@ class Group::Impl {
   const absl::Duration timeout_;
   bool taken_ = false;
   bool in_step_ = false;
-  std::atomic<bool> over_{false};                  // left, or failed from here
+  std::atomic<bool> over_{false};
   std::unique_ptr<GroupCollectives> collectives_;  // null until they are asked for
 };
 

@@ -14,6 +14,7 @@
 #include "core/base/errors.h"
 #include "core/base/host_identity.h"
 #include "core/base/status_macros.h"
+#include "core/collectives/group_collectives.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
 #include "core/links/tcp_stream.h"

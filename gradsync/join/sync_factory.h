@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "allreduce/nccl_api.h"
 #include "core/base/deadline.h"
-#include "core/collectives/group_collectives.h"
 #include "core/gpu/gpu_api.h"
 #include "core/group/worker_group.h"
 #include "core/plan/job_spec.h"
@@ -22,6 +21,7 @@
 
 namespace gradsync {
 
+class GroupCollectives;
 class StreamLink;
 
 struct SyncOptions {
