@@ -2,12 +2,15 @@
 # `bazel run //packaging:sources_test -- --write` writes it anew.
 
 set(GRADSYNC_PUBLIC_HEADERS
+  gradsync/collectives.h
   gradsync/ddp.h
   gradsync/exchange.h
   gradsync/gradsync.h
   gradsync/gradsync_c.h
   gradsync/group.h
+  gradsync/optimizer.h
   gradsync/options.h
+  gradsync/sampler.h
   gradsync/status.h
   gradsync/version.h
 )
@@ -64,6 +67,7 @@ set(GRADSYNC_SOURCES
   core/base/block_pool.cc
   core/base/chunk_codec.cc
   core/base/credentials.cc
+  core/base/epoch_samples.cc
   core/base/errors.cc
   core/base/grpc_conversions.cc
   core/base/grpc_health.cc
@@ -86,6 +90,10 @@ set(GRADSYNC_SOURCES
   core/base/trace_recorder.cc
   core/base/utf8.cc
   core/base/write_file.cc
+  core/collectives/fold.cc
+  core/collectives/group_collectives.cc
+  core/collectives/stream_transport.cc
+  core/collectives/window_transport.cc
   core/gpu/device_range_optimizer.cc
   core/gpu/gpu_resources.cc
   core/group/drain.cc
@@ -118,6 +126,11 @@ set(GRADSYNC_SOURCES
   core/links/peer_session.cc
   core/links/silence_watch.cc
   core/links/tcp_connections.cc
+  core/links/tcp_frame_stream.cc
+  core/links/tcp_reactor.cc
+  core/links/tcp_records.cc
+  core/links/tcp_stream.cc
+  core/links/tcp_transport.cc
   core/optim/optimizer_state.cc
   core/optim/range_optimizer.cc
   core/plan/codec.cc
@@ -135,6 +148,7 @@ set(GRADSYNC_SOURCES
   core/plan/step_order.cc
   core/plan/stripes.cc
   core/plan/wire_traffic.cc
+  core/shared_memory/mesh_addresses.cc
   core/shared_memory/unix_socket.cc
   core/shared_memory/window.cc
   core/shared_memory/window_engine.cc
@@ -153,6 +167,7 @@ set(GRADSYNC_SOURCES
   core/sync/local_sync.cc
   core/sync/staged_sync.cc
   core/sync/sync_engine.cc
+  gradsync/collectives.cc
   gradsync/exchange.cc
   gradsync/gradsync_c.cc
   gradsync/group.cc
@@ -165,6 +180,7 @@ set(GRADSYNC_SOURCES
   gradsync/join/own_server.cc
   gradsync/join/server_weights.cc
   gradsync/join/sync_factory.cc
+  gradsync/sampler.cc
   ps_server/admission.cc
   ps_server/async_shard.cc
   ps_server/chunk_clocks.cc
@@ -203,6 +219,7 @@ set(GRADSYNC_OPTIONS_core/base/kernels_avx512.cc -O3 -ffp-contract=off -fno-math
 set(GRADSYNC_OPTIONS_core/base/kernels_baseline.cc -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math)
 
 set(GRADSYNC_SERVER_SOURCES
+  core/links/server_link.cc
   core/program/build_stamp.cc
   core/program/byte_sizes.cc
   core/program/flag_effects.cc
@@ -233,6 +250,7 @@ set(GRADSYNC_DDP_SOURCES
   gradsync/ddp/ddp_engine.cc
   gradsync/ddp/device_worker_optimizer.cc
   gradsync/ddp/flat_parameters.cc
+  gradsync/ddp/joined_ranks.cc
   gradsync/ddp/module_state.cc
   gradsync/ddp/parameter_gathers.cc
   gradsync/ddp/plan_agreement.cc
@@ -307,6 +325,7 @@ set(GRADSYNC_DDP_HEADERS
   gradsync/ddp/ddp_options.h
   gradsync/ddp/device_worker_optimizer.h
   gradsync/ddp/flat_parameters.h
+  gradsync/ddp/joined_ranks.h
   gradsync/ddp/module_state.h
   gradsync/ddp/name_list.h
   gradsync/ddp/parameter_gathers.h
