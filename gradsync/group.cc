@@ -191,11 +191,17 @@ absl::StatusOr<GroupCollectives*> Group::Impl::CollectiveCalls() {
 
 absl::Status Group::Impl::Fail(const absl::Status& reason) {
   over_ = true;
-  return member_->Fail(reason);
+  const absl::Status agreed = member_->Fail(reason);
+  MutexLock lock(&mutex_);
+  failure_.Update(agreed);
+  return agreed;
 }
 
 absl::Status Group::Impl::Leave() {
-  if (over_.exchange(true)) return absl::OkStatus();
+  if (over_.exchange(true)) {
+    MutexLock lock(&mutex_);
+    return failure_;
+  }
   // Collectives wait for all ranks too, and then nobody misses a backend that is not bound.
   const bool servers = member_->options().job.topology == Topology::kPs;
   if (taken_ || servers || collectives_ == nullptr) {

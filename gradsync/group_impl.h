@@ -6,10 +6,12 @@
 #include <atomic>
 #include <memory>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
+#include "core/base/mutex.h"
 #include "core/plan/kinds.h"
 #include "gradsync/group.h"
 #include "gradsync/join/adapters.h"
@@ -61,6 +63,8 @@ class Group::Impl {
   bool taken_ = false;
   bool in_step_ = false;
   std::atomic<bool> over_{false};
+  Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // what Fail() said first
   std::unique_ptr<GroupCollectives> collectives_;  // null until they are asked for
 };
 

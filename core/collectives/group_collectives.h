@@ -60,7 +60,7 @@ struct GroupCollectivesOptions {
 //
 // Errors: INVALID_ARGUMENT for arguments that are wrong by themselves, before anybody is told, which
 // changes nothing; FAILED_PRECONDITION, on all ranks, when two make different calls, naming both (but
-// two roots of a broadcast that is longer than the transport holds wait until their deadline);
+// the root of a broadcast that is longer than the transport holds may wait until its deadline);
 // DEADLINE_EXCEEDED naming the call and who did not come; UNAVAILABLE naming a rank that is lost;
 // ABORTED when another rank failed first, naming it; DATA_LOSS for a message that does not fit;
 // CANCELLED after Finish(). But for the first all are final, for the whole group: every later call

@@ -543,8 +543,9 @@ TEST(GroupCollectivesTest, CallsThatDifferAreNamedOnAllRanks) {
   };
   for (const Case& test : cases) {
     for (size_t piece_bytes : {0, 64}) {
-      // Two roots that send more than fits wait for each other until their deadline.
-      if (piece_bytes > 0 && test.said == "bytes of rank 0") continue;
+      // A root that sends more than fits waits for room until its deadline.
+      const bool from_root = test.said == "bytes of rank 0" || test.said == "broadcast(";
+      if (piece_bytes > 0 && from_root) continue;
       OnAllWays(Ways(piece_bytes), {2, 3}, [&](const Ranks& ranks, int n) {
         ranks.Run([&](int rank, GroupCollectives& calls) {
           ASSERT_EQ(calls.Barrier(Soon()), absl::OkStatus());

@@ -95,6 +95,7 @@ absl::Status StreamTransport::OnFrame(int from, const FrameHeader& header, Paylo
   arrived.message.parts = payload.parts;
   arrived.payload = std::move(payload);
   MutexLock lock(&mutex_);
+  if (!failed_.ok()) return absl::OkStatus();  // too late
   inboxes_[call.what == CollectiveCall::kSend ? kMail : kCollectives][from].push_back(
       std::move(arrived));
   changed_.SignalAll();
@@ -183,7 +184,17 @@ void StreamTransport::Fail(const absl::Status& status) {
   session_->Cancel(status);
 }
 
+// What came and nobody will take may be lent by ranks that wait for it, too.
 void StreamTransport::Settle() {
+  std::vector<std::deque<Arrived>> dropped;  // go when the lock is not held
+  {
+    MutexLock lock(&mutex_);
+    for (auto& inboxes : inboxes_) {
+      for (std::deque<Arrived>& inbox : inboxes) dropped.push_back(std::move(inbox));
+      inboxes = std::vector<std::deque<Arrived>>(n());
+    }
+  }
+  dropped.clear();
   const Deadline deadline = Deadline::In(kSettling);
   MutexLock lock(&loans_->mutex);
   while (loans_->out > 0 && !loans_->changed.WaitWithDeadline(&loans_->mutex, deadline)) {
