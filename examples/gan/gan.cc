@@ -5,9 +5,7 @@
 //   torchrun --no_python --nproc_per_node=2 build/gan topology=ring
 
 #include <cstdint>
-#include <cstdlib>
 #include <iostream>
-#include <string>
 
 #include "gradsync/gradsync.h"
 #include "torch/nn/functional/loss.h"
@@ -21,15 +19,6 @@
 namespace {
 
 namespace functional = torch::nn::functional;
-
-// Where rank 0 of a second group listens: two ports above the launcher's. The first group has the
-// launcher's, or, where torchrun itself listens there, the next.
-std::string SecondMaster() {
-  const char* host = std::getenv("MASTER_ADDR");
-  const char* port = std::getenv("MASTER_PORT");
-  if (host == nullptr || port == nullptr) return "";
-  return std::string(host) + ":" + std::to_string(std::atoi(port) + 2);
-}
 
 torch::nn::Sequential Network(int64_t inputs, int64_t outputs) {
   return torch::nn::Sequential(torch::nn::Linear(inputs, 32), torch::nn::ReLU(),
@@ -47,15 +36,13 @@ void SetTrainable(torch::nn::Module& module, bool trainable) {
 }
 
 void Train(const gradsync::Options& options) {
+  torch::manual_seed(1);
   torch::nn::Sequential generator = Network(8, 2);
   torch::nn::Sequential discriminator = Network(2, 1);
 
-  // A group exchanges the gradients of one model.
-  gradsync::Options second = options;
-  second.master = SecondMaster();
-  second.run_id = "discriminator";
+  // A group exchanges the gradients of one model; the second has the first one's ranks.
   gradsync::Group generators = gradsync::Group::Join(options).value();
-  gradsync::Group discriminators = gradsync::Group::Join(second).value();
+  gradsync::Group discriminators = generators.New("discriminator").value();
   auto generator_ddp =
       gradsync::DistributedDataParallel::Create(generator.ptr(), generators).value();
   auto discriminator_ddp =

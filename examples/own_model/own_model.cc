@@ -15,12 +15,14 @@
 #include "torch/nn/modules/container/sequential.h"
 #include "torch/nn/modules/linear.h"
 #include "torch/optim/sgd.h"
+#include "torch/utils.h"
 
 namespace {
 
 void Train(const gradsync::Options& options) {
+  torch::manual_seed(1);
   torch::nn::Sequential model(torch::nn::Linear(4, 16), torch::nn::Linear(16, 1));
-  const at::Tensor inputs = at::randn({64, 4});  // each worker has data of its own
+  const at::Tensor inputs = at::randn({64, 4});  // in earnest each worker has data of its own
   const at::Tensor targets = inputs.sum(/*dim=*/1, /*keepdim=*/true);
 
   gradsync::Group group = gradsync::Group::Join(options).value();
