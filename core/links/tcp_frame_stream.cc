@@ -278,6 +278,7 @@ void TcpFrameStream::Write() {
       {
         MutexLock lock(&mutex_);
         broken_ = true;
+        unsent_by_ = MonotonicTime::Now() + kLinger;
         ended_ = true;
         writing_ = false;
       }
@@ -290,7 +291,8 @@ void TcpFrameStream::Write() {
 
 // Receiving. On the reactor's thread.
 
-bool TcpFrameStream::OnReady(bool readable, bool writable) {
+bool TcpFrameStream::OnReady(bool readable, bool writable, bool ends) {
+  peer_ends_ = peer_ends_ || ends;
   bool turn = false;
   if (writable) {
     MutexLock lock(&mutex_);
@@ -408,7 +410,9 @@ bool TcpFrameStream::Read() {
       Refuse(parsed);
       return true;
     }
-    if (static_cast<size_t>(received) < room && transport_->EmptyWhenShort()) return false;
+    if (static_cast<size_t>(received) < room && transport_->EmptyWhenShort() && !peer_ends_) {
+      return false;
+    }
   }
   return true;
 }
@@ -623,6 +627,10 @@ bool TcpFrameStream::HasEnded(MonotonicTime now, absl::Status* status) {
     return false;
   }
   if (finish_written_ && peer_finished_) return true;
+  if (!read_ended_ && unsent_by_ && now >= *unsent_by_) {
+    *status = Lost(peer_, "nothing can be sent to it any more");
+    return true;
+  }
   if (!read_ended_) return false;
   *status = *read_ended_;
   return true;

@@ -93,7 +93,7 @@ class TcpFrameStream : public FrameStream,
 
   void OnSilence(absl::Status why) override;
 
-  bool OnReady(bool readable, bool writable) override;
+  bool OnReady(bool readable, bool writable, bool ends) override;
   void OnAttention() override;
   void OnTick(MonotonicTime now, absl::Duration late) override;
 
@@ -157,6 +157,7 @@ class TcpFrameStream : public FrameStream,
   absl::Status read_error_;
   MonotonicTime heard_;
   absl::optional<MonotonicTime> asked_;  // and not answered yet
+  bool peer_ends_ = false;               // its end is behind what there is to read
   MonotonicTime open_by_;
   Batch batch_;
 
@@ -169,7 +170,9 @@ class TcpFrameStream : public FrameStream,
   bool full_ ABSL_GUARDED_BY(mutex_) = false;     // the socket, until it is writable
   bool drained_ ABSL_GUARDED_BY(mutex_) = false;  // it became writable while a thread wrote
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;   // nothing can be written any more
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;    // no frame is taken any more
+  // Since it is broken: the peer's end or an error is waited for until then.
+  absl::optional<MonotonicTime> unsent_by_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // no frame is taken any more
   bool finish_requested_ ABSL_GUARDED_BY(mutex_) = false;
   bool finish_taken_ ABSL_GUARDED_BY(mutex_) = false;
   bool finish_written_ ABSL_GUARDED_BY(mutex_) = false;

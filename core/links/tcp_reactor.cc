@@ -98,7 +98,7 @@ void TcpReactor::State::Run() {
       } else {
         const uint32_t what = events[i].events;
         Call(events[i].data.fd, (what & ~static_cast<uint32_t>(EPOLLOUT)) != 0,
-             (what & EPOLLOUT) != 0);
+             (what & EPOLLOUT) != 0, (what & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0);
       }
     }
     CallThoseWithMore();
@@ -126,7 +126,7 @@ void TcpReactor::State::TakeMail() {
     event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
     event.data.fd = descriptor;
     epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event);
-    Call(descriptor, true, true);
+    Call(descriptor, true, true, /*ends=*/true);
   }
   for (const std::shared_ptr<Handler>& handler : attend) {
     handler->awaits_attention_ = false;
@@ -134,11 +134,11 @@ void TcpReactor::State::TakeMail() {
   }
 }
 
-void TcpReactor::State::Call(int descriptor, bool readable, bool writable) {
+void TcpReactor::State::Call(int descriptor, bool readable, bool writable, bool ends) {
   const auto found = watched_.find(descriptor);
   if (found == watched_.end()) return;
   const std::shared_ptr<Handler> handler = found->second.handler;
-  if (!handler->OnReady(readable, writable)) return;
+  if (!handler->OnReady(readable, writable, ends)) return;
   const auto still = watched_.find(descriptor);
   if (still == watched_.end() || still->second.handler != handler || still->second.more_to_read) {
     return;
@@ -154,7 +154,7 @@ void TcpReactor::State::CallThoseWithMore() {
     const auto found = watched_.find(descriptor);
     if (found == watched_.end() || !found->second.more_to_read) continue;
     found->second.more_to_read = false;
-    Call(descriptor, true, false);
+    Call(descriptor, true, false, /*ends=*/false);
   }
 }
 

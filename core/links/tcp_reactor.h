@@ -30,9 +30,10 @@ class TcpReactor {
     virtual ~Handler() = default;
 
     // Something may have become possible since the last call: to read (there are bytes, the peer's
-    // end or an error), to write. Called once when it is added. Returns whether there is more to
-    // read that it left for the sake of others: then it is called again soon.
-    virtual bool OnReady(bool readable, bool writable) = 0;
+    // end or an error), to write. `ends`: behind what there is to read comes the peer's end or an
+    // error, which nothing tells once more. Called once when it is added. Returns whether there is more
+    // to read that it left for the sake of others: then it is called again soon.
+    virtual bool OnReady(bool readable, bool writable, bool ends) = 0;
     // Asked for by Attend().
     virtual void OnAttention() = 0;
     // Every kTick or so. `late`: for how long the whole process seems to have been stopped before.
@@ -81,7 +82,7 @@ class TcpReactor {
 
     void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
     void TakeMail();
-    void Call(int descriptor, bool readable, bool writable);
+    void Call(int descriptor, bool readable, bool writable, bool ends);
     void CallThoseWithMore();
     void Tick();
     int Timeout() const;

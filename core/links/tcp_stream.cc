@@ -303,7 +303,7 @@ class Accepting : public TcpReactor::Handler {
     closed_.WaitForNotification();
   }
 
-  bool OnReady(bool /*readable*/, bool /*writable*/) override {
+  bool OnReady(bool /*readable*/, bool /*writable*/, bool /*ends*/) override {
     for (int i = 0; i < 64; ++i) {
       const int accepted =
           accept4(descriptor_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -328,7 +328,7 @@ class Accepting : public TcpReactor::Handler {
   }
 
   void OnTick(MonotonicTime /*now*/, absl::Duration /*late*/) override {
-    if (!closed_.HasBeenNotified()) OnReady(true, false);
+    if (!closed_.HasBeenNotified()) OnReady(true, false, false);
   }
 
  private:
