@@ -58,7 +58,7 @@ absl::Status Guard(absl::string_view what, const std::function<void()>& call) {
   }
 }
 
-at::Tensor TensorOver(const FlatBuffer& buffer) {
+at::Tensor HostTensor(const FlatBuffer& buffer) {
   return at::from_blob(
       buffer.floats(), {buffer.numel}, [memory = buffer.memory](void*) {}, at::kFloat);
 }
@@ -188,7 +188,7 @@ absl::Status GlooSync::Allreduce(const StepOptions& step, int bucket) {
         host().worker(),
         absl::StrCat("allreduce of bucket ", bucket, " of step ", step.step, " at ", OwnName()),
         [&] {
-          std::vector<at::Tensor> tensors = {TensorOver(grad)};
+          std::vector<at::Tensor> tensors = {HostTensor(grad)};
           process_group_->allreduce(tensors)->wait();
         }));
   }
@@ -209,7 +209,7 @@ absl::Status GlooSync::BroadcastBuckets() {
     if (process_group_ == nullptr || bucket.param.numel == 0) continue;
     GS_RETURN_IF_ERROR(
         GuardWithPeers(host().worker(), absl::StrCat("broadcast at ", OwnName()), [&] {
-          std::vector<at::Tensor> tensors = {TensorOver(bucket.param)};
+          std::vector<at::Tensor> tensors = {HostTensor(bucket.param)};
           process_group_->broadcast(tensors)->wait();
         }));
   }

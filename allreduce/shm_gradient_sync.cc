@@ -5,15 +5,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/types/optional.h"
 #include "allreduce/shm_engine.h"
 #include "core/base/deadline.h"
-#include "core/base/host_identity.h"
 #include "core/base/mutex.h"
 #include "core/base/status_macros.h"
 #include "core/plan/codec.h"
+#include "core/shared_memory/mesh_addresses.h"
 #include "core/shared_memory/window.h"
 #include "core/shared_memory/window_group.h"
 #include "core/shared_memory/window_mesh.h"
@@ -67,8 +65,7 @@ class ShmSync : public SyncEngine {
   }
 
  private:
-  absl::Status MakeWindow(const Plan& plan);
-  absl::StatusOr<std::vector<std::string>> ExchangeAddresses(const Plan& plan, Deadline deadline);
+  absl::StatusOr<std::string> MakeWindow(const Plan& plan);
   absl::Status MakeEngine();
   std::shared_ptr<ShmEngine> EngineToEnd();
 
@@ -84,18 +81,21 @@ class ShmSync : public SyncEngine {
 };
 
 absl::StatusOr<std::vector<GradBucket>> ShmSync::Connect(const Plan& plan, Deadline deadline) {
-  GS_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, ExchangeAddresses(plan, deadline));
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
+                      ExchangeMeshAddresses(
+                          side_channel(), [&] { return MakeWindow(plan); }, deadline));
   if (mesh_ != nullptr) GS_RETURN_IF_ERROR(mesh_->Connect(addresses, deadline));
   GS_RETURN_IF_ERROR(MakeEngine());
   return WindowBuckets(*window_group_, rank(), window_);
 }
 
-absl::Status ShmSync::MakeWindow(const Plan& plan) {
+// Returns where the mesh listens; nowhere with one rank.
+absl::StatusOr<std::string> ShmSync::MakeWindow(const Plan& plan) {
   window_group_ = std::make_shared<const WindowGroup>(plan, /*shards=*/absl::nullopt,
                                                       host().worker().Names(), update_site_);
   const size_t bytes = static_cast<size_t>(window_group_->Layout(rank()).bytes());
   GS_ASSIGN_OR_RETURN(window_, Window::Create(bytes));
-  if (world_size() == 1) return absl::OkStatus();
+  if (world_size() == 1) return std::string();
   WindowMeshOptions options;
   options.members = window_group_->MeshMembers();
   options.self = rank();
@@ -106,42 +106,8 @@ absl::Status ShmSync::MakeWindow(const Plan& plan) {
   GS_ASSIGN_OR_RETURN(std::shared_ptr<WindowMesh> mesh, WindowMesh::Create(std::move(options)));
   MutexLock lock(&mutex_);
   mesh_ = std::move(mesh);
-  return failure_;
-}
-
-// Returns where each rank's mesh listens. Also tells the others when this rank cannot take part, so
-// that nobody waits for it.
-absl::StatusOr<std::vector<std::string>> ShmSync::ExchangeAddresses(const Plan& plan,
-                                                                    Deadline deadline) {
-  const absl::StatusOr<HostIdentity> host = ReadHostIdentity();
-  absl::Status able = host.status();
-  if (able.ok()) able = MakeWindow(plan);
-  const std::string mine =
-      able.ok() ? absl::StrJoin({host->Key(), host->hostname,
-                                 mesh_ != nullptr ? mesh_->address() : std::string()},
-                                "\n")
-                : std::string(able.message());
-  GS_ASSIGN_OR_RETURN(const std::vector<std::string> all, side_channel().AllGather(mine, deadline));
-  GS_RETURN_IF_ERROR(able);
-  const WorkerGroup& worker = ShmSync::host().worker();
-  std::vector<std::string> addresses;
-  std::vector<std::string> first;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    const std::vector<std::string> parts = absl::StrSplit(all[rank], '\n');
-    if (parts.size() != 3) {
-      return absl::UnavailableError(
-          absl::StrCat(worker.Name(rank), " has no shared memory: ", all[rank]));
-    }
-    if (rank == 0) first = parts;
-    if (parts[0] != first[0]) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("shm: expected all ranks on one host; ", worker.Name(0), " is on ", first[1],
-                       " (", first[0], "), ", worker.Name(rank), " on ", parts[1], " (", parts[0],
-                       "); use --link=grpc"));
-    }
-    addresses.push_back(parts[2]);
-  }
-  return addresses;
+  if (!failure_.ok()) return failure_;
+  return mesh_->address();
 }
 
 absl::Status ShmSync::MakeEngine() {

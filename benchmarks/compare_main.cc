@@ -61,9 +61,10 @@ ABSL_FLAG(
     std::vector<std::string>, placement, gradsync::CompareOptions().placements,
     "where servers are, with --bandwidth: some of dedicated (each on a host of its own), colocated "
     "(each on a worker's host), mixed (one beside each worker, and --servers dedicated ones)");
-ABSL_FLAG(std::vector<std::string>, link, gradsync::CompareOptions().links,
-          "links: some of auto, grpc, shm, gloo, nccl (the last two: ring only; nccl: on GPUs); "
-          "empty: grpc,shm, with --device=cuda nccl too; grpc with --bandwidth");
+ABSL_FLAG(
+    std::vector<std::string>, link, gradsync::CompareOptions().links,
+    "links: some of auto, grpc, tcp, shm, gloo, nccl (the last two: ring only; nccl: on GPUs); "
+    "empty: grpc,shm, with --device=cuda nccl too; grpc with --bandwidth");
 ABSL_FLAG(
     std::string, device, "",
     "what all workers train on: cpu, cuda (the GPU of each one's local rank), cuda:N, or auto "
@@ -419,7 +420,8 @@ int Compare(int argc, char** argv) {
   }
   CatchInterrupts();
   proto::RunRecords records;
-  *records.mutable_machine() = DescribeMachine();
+  *records.mutable_machine() =
+      DescribeMachine(EnvironmentVariable("BUILD_WORKSPACE_DIRECTORY").value_or(""));
   records.set_command(CommandLine("compare", argc, argv));
   const absl::Status writable = CheckWritable("json", UserPath(absl::GetFlag(FLAGS_json)));
   if (!writable.ok()) {

@@ -1,9 +1,9 @@
 // What more workers cost: ranks by the dozen or the thousand, as threads of one process, which meet
-// over a real store, bind, step and leave over gRPC, with what each phase takes of time, processor,
+// over a real store, bind, step and leave over gRPC or TCP, with what each phase takes of time, processor,
 // memory, threads and files. Copy and try:
 //
 //   bazel run //benchmarks:many_workers
-//   bazel run //benchmarks:many_workers -- --workers=256,1024 --topologies=ps:1
+//   bazel run //benchmarks:many_workers -- --workers=256,1024 --topologies=ps:1 --link=tcp
 //
 // All ranks and servers share this machine's cores, so a phase takes at least their processor time
 // over the cores: the columns of that say what a rank costs, those of time say whether anybody waits
@@ -53,7 +53,8 @@
 #include "core/base/process_main.h"
 #include "core/base/process_resources.h"
 #include "core/base/status_macros.h"
-#include "core/links/grpc_stream.h"
+#include "core/links/server_link.h"
+#include "core/plan/job_spec.h"
 #include "core/program/byte_sizes.h"
 #include "core/program/program_main.h"
 #include "gradsync/join/join.h"
@@ -63,7 +64,8 @@ ABSL_FLAG(std::vector<std::string>, workers, (std::vector<std::string>{"16", "64
           "numbers of ranks");
 ABSL_FLAG(std::vector<std::string>, topology,
           (std::vector<std::string>{"ring", "ps:1", "ps:4", "ps:16"}),
-          "ring, or ps:K with K servers; ranks talk over gRPC");
+          "ring, or ps:K with K servers");
+ABSL_FLAG(std::string, link, "grpc", "by what ranks talk: grpc or tcp");
 ABSL_FLAG(gradsync::ByteSize, bytes, gradsync::ByteSize{400'000},
           "bytes of the gradient, in one bucket");
 ABSL_FLAG(int, steps, 5, "exchanges; a row has their median");
@@ -189,7 +191,7 @@ class Job {
   absl::Status StartServers() {
     for (int i = 0; i < row_.servers; ++i) {
       ServerOptions options;
-      options.link = NewGrpcLink();
+      options.link = NewServerLink();
       options.timeout = absl::GetFlag(FLAGS_timeout);
       options.failure_timeout = absl::InfiniteDuration();
       GS_ASSIGN_OR_RETURN(auto server, ParameterServer::Start(options));
@@ -279,7 +281,7 @@ class Job {
       return absl::OkStatus();
     };
     options.sync.job.topology = row_.servers == 0 ? Topology::kRing : Topology::kPs;
-    options.sync.job.link = Link::kGrpc;
+    options.sync.job.link = *ParseLink(absl::GetFlag(FLAGS_link));
     options.sync.servers = addresses_;
     options.sync.job.servers = row_.servers;
     return options;
@@ -378,6 +380,7 @@ absl::StatusOr<std::vector<Row>> RowsFromFlags() {
   }
   if (absl::GetFlag(FLAGS_bytes).bytes < 1) return FlagError("bytes", "at least 1", "0");
   GS_RETURN_IF_ERROR(CheckAtLeast("steps", 1, absl::GetFlag(FLAGS_steps)));
+  GS_RETURN_IF_ERROR(CheckNames("link", {absl::GetFlag(FLAGS_link)}, {"grpc", "tcp"}));
   return rows;
 }
 

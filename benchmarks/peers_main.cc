@@ -97,8 +97,8 @@ ABSL_FLAG(
 ABSL_FLAG(std::vector<std::string>, topology, {"ring"},
           "with --train, topologies of ours: some of ring, ps (each rank is a server, too)");
 ABSL_FLAG(std::vector<std::string>, link, {},
-          "with --train, links of ours: some of nccl (on GPUs, ring only), shm, grpc; empty: nccl "
-          "on GPUs, else shm");
+          "with --train, links of ours: some of nccl (on GPUs, ring only), shm, grpc, tcp; empty: "
+          "nccl on GPUs, else shm");
 ABSL_FLAG(std::vector<std::string>, pytorch, gradsync::PeerTrainingOptions().pytorch,
           "with --train, PyTorch's rows: some of best, default, compiled, graphs, compiled_graphs, "
           "gloo (all but the first two on GPUs); empty: all, gloo where one of ours goes through "
@@ -115,8 +115,9 @@ ABSL_FLAG(std::vector<std::string>, bytes, gradsync::PeerExchangeOptions().bytes
           "sizes of an exchange, such as 4KiB,25MiB,102.4MB");
 ABSL_FLAG(
     std::vector<std::string>, contestants, {},
-    "who takes part: some of ring/shm, ps/shm, ring/grpc, ps/grpc, gloo, mpich, openmpi, "
-    "impi, oneccl, mpich_window, openmpi_window, impi_window, tensorflow, memcpy, tcp_stream, "
+    "who takes part: some of ring/shm, ps/shm, ring/grpc, ps/grpc, ring/tcp, ps/tcp, gloo, mpich, "
+    "openmpi, impi, oneccl, mpich_window, openmpi_window, impi_window, tensorflow, memcpy, "
+    "tcp_stream, "
     "grpc_stream/ring, grpc_stream/ps; empty: all");
 ABSL_FLAG(int, iterations, gradsync::PeerExchangeOptions().job.exchange.iterations,
           "measured exchanges of each contestant in a round, which counts with their median; 0: by "
@@ -174,7 +175,7 @@ PeerExchangeOptions OptionsFromFlags() {
 // Which of ours train.
 absl::StatusOr<JobSweep> OursFromFlags() {
   SweepRules rules;
-  rules.links = {Link::kNccl, Link::kShm, Link::kGrpc};
+  rules.links = {Link::kNccl, Link::kShm, Link::kGrpc, Link::kTcp};
   SweepFlags flags;
   flags.topologies = absl::GetFlag(FLAGS_topology);
   flags.links = absl::GetFlag(FLAGS_link);
@@ -239,7 +240,7 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0, 
                                       ? std::vector<Link>{Link::kNccl}
                                       : options.links;
   if (ps && !links.empty() && std::all_of(links.begin(), links.end(), BetweenGpus)) {
-    return FlagError("link", "shm or grpc too, for ps, which does not run over NCCL",
+    return FlagError("link", "shm, grpc or tcp too, for ps, which does not run over NCCL",
                      LinkName(Link::kNccl));
   }
   GS_RETURN_IF_ERROR(CheckCompute(options.compute, {UpdateSite::kWorker}));
@@ -302,7 +303,8 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
 int Peers(int argc, char** argv) {
   const std::vector<std::string> positional = ParseBenchmarkFlags(argc, argv, kUsage);
   proto::RunRecords records;
-  *records.mutable_machine() = DescribeMachine();
+  *records.mutable_machine() =
+      DescribeMachine(EnvironmentVariable("BUILD_WORKSPACE_DIRECTORY").value_or(""));
   records.set_command(CommandLine("peers", argc, argv));
   absl::StatusOr<int> exit_code = 0;
   const absl::Status writable = CheckWritable("json", UserPath(absl::GetFlag(FLAGS_json)));

@@ -34,7 +34,7 @@ TEST(PeersTest, OursAndOthersAreMeasuredInRoundsVerifiedAndCompared) {
   TestProgram program(
       {"benchmarks/peers", "--ranks=2", "--bytes=300004", "--rounds=2", "--iterations=2",
        "--warmup=1", "--json=" + json,
-       "--contestants=ring/shm,ps/grpc,gloo,mpich,mpich_window,tensorflow,memcpy,tcp_stream,"
+       "--contestants=ring/tcp,ps/tcp,gloo,mpich,mpich_window,tensorflow,memcpy,tcp_stream,"
        "grpc_stream/ring",
        "--peers_folder=/nowhere"});
   EXPECT_TRUE(program.Finish(absl::Seconds(200)).ok()) << absl::StrJoin(program.err(), "\n");
@@ -65,6 +65,7 @@ TEST(PeersTest, OursAndOthersAreMeasuredInRoundsVerifiedAndCompared) {
       EXPECT_EQ(run.wire_tx_bytes_max_node(), sent);
     }
     if (run.library() != "gradsync") continue;
+    EXPECT_EQ(run.link(), "tcp");
     // Gloo is the only library here, so it is the best peer.
     ASSERT_EQ(run.peer_ratios_size(), 5);
     EXPECT_EQ(run.peer_ratios(0).peer(), "gloo");

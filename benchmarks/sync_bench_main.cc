@@ -7,7 +7,7 @@
 //   bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --workers=4 --json=sync.json
 //   bazel run //benchmarks:sync_bench -- --bandwidth=1gbit --placement=dedicated,colocated -n 10
 //
-// Each exchange over gRPC is measured under TLS too, right after, with --tls_cert and --tls_key
+// Each exchange over gRPC or TCP is measured under TLS too, right after, with --tls_cert and --tls_key
 // (docs/operate/security.md says how to make them); the ratio is then the plain one's time over that of TLS:
 //
 //   bazel run //benchmarks:sync_bench -- --link=grpc --tls_cert=one.pem --tls_key=one.key --tls_ca=ca.pem
@@ -45,8 +45,8 @@
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::SyncBenchOptions().topologies,
           "topologies: some of ring, ps");
 ABSL_FLAG(std::vector<std::string>, link, gradsync::SyncBenchOptions().links,
-          "links: some of auto, grpc, shm, gloo (ring only), nccl, cuda_ipc (on GPUs; servers are "
-          "the first ranks)");
+          "links: some of auto, grpc, tcp, shm, gloo (ring only), nccl, cuda_ipc (on GPUs; servers "
+          "are the first ranks)");
 ABSL_FLAG(
     std::string, device, "",
     "where the buckets are: cpu, cuda (the GPU of each rank), cuda:N, or auto (cuda where build "
@@ -64,7 +64,7 @@ ABSL_FLAG(std::string, server_weights, gradsync::SyncBenchOptions().server_weigh
 ABSL_FLAG(std::vector<std::string>, update, gradsync::SyncBenchOptions().updates,
           "who runs the optimizer: worker, owner, or both");
 ABSL_FLAG(std::vector<std::string>, compression, gradsync::SyncBenchOptions().compressions,
-          "how gradients are compressed on the wire (grpc): some of none, fp16, bf16");
+          "how gradients are compressed on the wire (grpc, tcp): some of none, fp16, bf16");
 ABSL_FLAG(std::vector<std::string>, bytes, {},
           "sizes of an exchange, such as 4KiB,25MiB,102.4MB; empty: 4KiB,256KiB,25MiB,102.4MB");
 ABSL_FLAG(std::string, min_bytes, "",
@@ -73,7 +73,8 @@ ABSL_FLAG(std::string, max_bytes, "", "last size of a sweep, such as 128MiB; emp
 ABSL_FLAG(int64_t, factor, 0, "factor between the sizes of a sweep; 0: 2");
 ABSL_FLAG(int, iterations, gradsync::SyncBenchOptions().iterations, "measured exchanges");
 ABSL_FLAG(int, warmup, gradsync::SyncBenchOptions().warmup, "exchanges before the measured ones");
-ABSL_FLAG(int, connections, 0, "gRPC connections per pair of peers; 0: the topology's default");
+ABSL_FLAG(int, connections, 0,
+          "connections of grpc or tcp per pair of peers; 0: the topology's default");
 ABSL_FLAG(std::string, bucket_bytes, gradsync::SyncBenchOptions().bucket_bytes,
           "size of a bucket, such as 25MiB");
 ABSL_FLAG(std::string, chunk_bytes, gradsync::SyncBenchOptions().chunk_bytes,
@@ -199,7 +200,8 @@ absl::Status RunOne(const Sweep& sweep, const SyncBenchCase& bench_case, BareTcp
     }
   }
   absl::StatusOr<proto::Run> tls = absl::CancelledError();
-  if (!sweep.job.tls_flags.empty() && run.link() == LinkName(Link::kGrpc)) {
+  const bool frames = run.link() == LinkName(Link::kGrpc) || run.link() == LinkName(Link::kTcp);
+  if (!sweep.job.tls_flags.empty() && frames) {
     tls = RunTlsBeside(sweep.job, bench_case, run);
     GS_RETURN_IF_ERROR(tls.status());
   }

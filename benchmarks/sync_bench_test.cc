@@ -68,6 +68,24 @@ TEST(SyncBenchTest, EveryTopologyIsMeasuredVerifiedAndRecorded) {
   }
 }
 
+TEST(SyncBenchTest, BothLinksBetweenHostsSendTheSameBytes) {
+  const std::string json = testing::TempDir() + "/links.json";
+  const Outcome outcome =
+      RunBench({"--link=grpc,tcp", "--topology=ring,ps", "--ranks=2", "--servers=1",
+                "--bytes=300004", "-n", "2", "-w", "1", "--json=" + json});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  proto::RunRecords records;
+  ASSERT_EQ(ReadJson(json, &records), absl::OkStatus());
+  std::map<std::string, std::map<std::string, double>> sent;  // by link and topology
+  for (const proto::Run& run : records.runs()) {
+    EXPECT_EQ(run.wrong(), 0);
+    EXPECT_GT(run.connections(), 0);
+    sent[run.link()][run.topology()] = run.wire_tx_bytes_total();
+  }
+  EXPECT_EQ(sent["tcp"].size(), 2u);
+  EXPECT_EQ(sent["tcp"], sent["grpc"]);
+}
+
 // Each rank found enough memory for itself, and the kernel killed processes of the host.
 TEST(SyncBenchTest, WhatAllRanksTogetherHaveNoMemoryForIsRefusedBeforeTheFirstRow) {
   const int64_t quarter = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4 >> 20;

@@ -93,7 +93,7 @@ ABSL_FLAG(bool, channels_last, false,
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::ReplaySweepOptions().topologies,
           "topologies: some of ring, ps, local");
 ABSL_FLAG(std::vector<std::string>, link, gradsync::ReplaySweepOptions().links,
-          "links: some of auto, grpc, shm, gloo (the last: ring only)");
+          "links: some of auto, grpc, tcp, shm, gloo (the last: ring only)");
 ABSL_FLAG(std::vector<std::string>, update, gradsync::ReplaySweepOptions().updates,
           "who runs the optimizer: worker (whose recorded time is replayed), owner, or both");
 ABSL_FLAG(std::vector<std::string>, zero, gradsync::ReplaySweepOptions().zeros,
@@ -122,12 +122,13 @@ ABSL_FLAG(
     std::string, chunk_bytes, gradsync::ReplaySweepOptions().chunk_bytes,
     "upper bound of a chunk, such as 1MiB; 0: by bucket size and workers, 32KiB to 96KiB with "
     "--bandwidth or --mesh");
+ABSL_FLAG(std::vector<std::string>, compression, gradsync::ReplaySweepOptions().compressions,
+          "how gradients are compressed on the wire (grpc, tcp): some of none, fp16, bf16, topk:R "
+          "(ps only)");
 ABSL_FLAG(
-    std::vector<std::string>, compression, gradsync::ReplaySweepOptions().compressions,
-    "how gradients are compressed on the wire (grpc): some of none, fp16, bf16, topk:R (ps only)");
-ABSL_FLAG(std::vector<std::string>, consistency, gradsync::ReplaySweepOptions().consistencies,
-          "for whom a step waits: some of bsp, ssp:S (nobody more than S steps ahead of the "
-          "slowest), asp (nobody waits); all but bsp for ps that update at the owner over grpc");
+    std::vector<std::string>, consistency, gradsync::ReplaySweepOptions().consistencies,
+    "for whom a step waits: some of bsp, ssp:S (nobody more than S steps ahead of the "
+    "slowest), asp (nobody waits); all but bsp for ps that update at the owner over grpc or tcp");
 ABSL_FLAG(std::vector<std::string>, compute_scale, gradsync::ReplaySweepOptions().compute_scales,
           "factors of all replayed times of computation, to stand for slower or faster workers");
 ABSL_FLAG(int64_t, global_batch_size, 0,
@@ -151,7 +152,8 @@ ABSL_FLAG(
     "the slowest stage takes the least");
 ABSL_FLAG(std::string, straggler, "",
           "who computes slower: RANK:FACTOR, or random:SEED:PROBABILITY:FACTOR");
-ABSL_FLAG(int, connections, 0, "gRPC connections per pair of peers; 0: the topology's default");
+ABSL_FLAG(int, connections, 0,
+          "connections of grpc or tcp per pair of peers; 0: the topology's default");
 ABSL_FLAG(int64_t, steps, gradsync::ReplaySweepOptions().steps,
           "steps of each job, warm-up included");
 ABSL_FLAG(int64_t, warmup_steps, gradsync::ReplaySweepOptions().warmup_steps,

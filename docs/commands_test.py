@@ -72,6 +72,7 @@ PROGRAMS = {
         ("--rounds=1", "--warmup_steps=1", "--replicas=2", "--model=mlp", "--out=out", *JOB)),
     "//benchmarks:mesh_study": Program("benchmarks/mesh_study", python=True),
     "//benchmarks:split_sweep": Program("benchmarks/split_sweep", python=True),
+    "//docs:flags": Program("tools/flag_reference", ("--out=page.md", "worker/worker", "tools/launch"), python=True),
     "//examples:own_model": Program("examples/own_model", flags=False),
     "//ps_server": Program("ps_server/ps_server"),
     "//tests:virtual_cluster": Program("tests/virtual_cluster", ("--seeds=20",)),
@@ -101,7 +102,7 @@ SCRIPTS = {
     "tools/check_layers": "needs bazel; .ci/run runs it",
     "tools/check_outside": "needs bazel; .ci/run runs it",
     "tools/check_docs": "reads the checkout; .ci/run runs it",
-    "tools/fuzz": "builds with clang, and fuzzes for minutes; //fuzz:replay_test feeds the same targets",
+    "tools/fuzz": "builds with clang, and fuzzes for minutes; //tests/fuzz:replay_test feeds the same targets",
     "tools/gpu_slot": "needs a GPU; //tools:scripts_test rehearses it",
     "tools/gpu_check": "needs a GPU; //tools:scripts_test runs it",
     "tests/pairs_test.py": "takes an hour; //tests:pairs_test runs a part of it",
@@ -158,8 +159,8 @@ class Unknown(Exception):
 def documents():
     pages = ["README.md", "CONTRIBUTING.md", "third_party/README.md", "benchmarks/profiles/README.md"]
     pages += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
-    sources = sorted(str(path.relative_to(ROOT)) for folder in ("benchmarks", "examples", "tools")
-                     for path in (ROOT / folder).glob("*.cc"))
+    sources = sorted(str(path.relative_to(ROOT)) for pattern in ("benchmarks/*.cc", "examples/*/*.cc", "tools/*.cc")
+                     for path in ROOT.glob(pattern))
     return pages, sources
 
 
@@ -375,7 +376,7 @@ class Runner:
             small = program.small_after if "--" in part else program.small
             argv += [*part[:at], *without_flags_of_other_models([str(ROOT / path), *part[at + 1:], *small]),
                      *([":"] if rest else [])]
-        if any(re.match(r"[\d.]+:\d+$", word) for word in words):
+        if any(re.match(r"(servers=)?[\d.]+:\d+$", word) for word in words):
             return "flags checked. SKIPPED: needs a server that runs"
         if words[0] != "mpirun" or shutil.which("mpirun.openmpi") is None:
             return f"flags checked. SKIPPED: {LAUNCHERS[words[0]]}"

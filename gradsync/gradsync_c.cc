@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradsync/collectives.h"
 #include "gradsync/exchange.h"
 #include "gradsync/group.h"
 #include "gradsync/options.h"
@@ -16,7 +17,8 @@ struct gradsync_group {
   explicit gradsync_group(gradsync::Group joined) : group(std::move(joined)) {}
 
   gradsync::Group group;
-  std::optional<gradsync::Exchange> exchange;  // from gradsync_bind() on
+  std::optional<gradsync::Exchange> exchange;        // from gradsync_bind() on
+  std::optional<gradsync::Collectives> collectives;  // from the first collective call on
   bool left = false;
 
   bool HasBucket(int number) const {
@@ -26,8 +28,14 @@ struct gradsync_group {
 
 namespace {
 
+using gradsync::Collectives;
+using gradsync::DataType;
+using gradsync::ReduceOp;
 using gradsync::Status;
 using gradsync::StatusCode;
+
+static_assert(GRADSYNC_BOOL == static_cast<int>(DataType::kBool) &&
+              GRADSYNC_BXOR == static_cast<int>(ReduceOp::kBxor));
 
 thread_local std::string newest_error;
 
@@ -59,8 +67,15 @@ Status CheckBucket(const gradsync_group& group, int bucket) {
                  ", found " + std::to_string(bucket));
 }
 
-Status Join(const char* const* texts, gradsync_group** group) {
+Status Join(const char* const* texts, gradsync_listening on_listening, void* context,
+            gradsync_group** group) {
   gradsync::Options options;
+  if (on_listening != nullptr) {
+    options.on_listening = [=](const std::string& address) {
+      if (on_listening(address.c_str(), context) == 0) return Status();
+      return Status(StatusCode::kAborted, "on_listening could not tell anybody of " + address);
+    };
+  }
   for (; texts != nullptr && *texts != nullptr; ++texts) {
     const std::string text = *texts;
     const size_t equals = text.find('=');
@@ -93,6 +108,19 @@ Status Bind(gradsync_group* group, const gradsync_tensor* tensors, int64_t count
   return Status();
 }
 
+// `call` gets the group's collectives, which the first one opens.
+template <typename Call>
+int Collectively(gradsync_group* group, Call call) {
+  return Guarded([&] {
+    if (!group->collectives.has_value()) {
+      gradsync::Result<Collectives> opened = Collectives::Open(group->group);
+      if (!opened.ok()) return opened.status();
+      group->collectives.emplace(std::move(opened).value());
+    }
+    return call(*group->collectives);
+  });
+}
+
 }  // namespace
 
 int gradsync_version(void) { return GRADSYNC_C_VERSION; }
@@ -100,7 +128,12 @@ int gradsync_version(void) { return GRADSYNC_C_VERSION; }
 const char* gradsync_error(void) { return newest_error.c_str(); }
 
 int gradsync_join(const char* const* options, gradsync_group** group) {
-  return Guarded([&] { return Join(options, group); });
+  return gradsync_join_with(options, nullptr, nullptr, group);
+}
+
+int gradsync_join_with(const char* const* options, gradsync_listening on_listening, void* context,
+                       gradsync_group** group) {
+  return Guarded([&] { return Join(options, on_listening, context, group); });
 }
 
 int gradsync_rank(const gradsync_group* group) { return group->group.rank(); }
@@ -160,6 +193,54 @@ int gradsync_wait(gradsync_group* group, int bucket) {
     Status status = CheckBucket(*group, bucket);
     return status.ok() ? group->exchange->Wait(bucket) : status;
   });
+}
+
+int gradsync_all_reduce(gradsync_group* group, void* data, int64_t count, int type, int op) {
+  return Collectively(group, [&](Collectives& collectives) {
+    return collectives.AllReduce(data, count, static_cast<DataType>(type),
+                                 static_cast<ReduceOp>(op));
+  });
+}
+
+int gradsync_broadcast_bytes(gradsync_group* group, void* data, int64_t bytes, int root) {
+  return Collectively(
+      group, [&](Collectives& collectives) { return collectives.Broadcast(data, bytes, root); });
+}
+
+int gradsync_all_gather(gradsync_group* group, const void* input, void* output, int64_t bytes) {
+  return Collectively(
+      group, [&](Collectives& collectives) { return collectives.AllGather(input, output, bytes); });
+}
+
+int gradsync_reduce_scatter(gradsync_group* group, const void* input, void* output, int64_t count,
+                            int type, int op) {
+  return Collectively(group, [&](Collectives& collectives) {
+    return collectives.ReduceScatter(input, output, count, static_cast<DataType>(type),
+                                     static_cast<ReduceOp>(op));
+  });
+}
+
+int gradsync_all_to_all(gradsync_group* group, const void* input, const int64_t* input_bytes,
+                        void* output, const int64_t* output_bytes) {
+  return Collectively(group, [&](Collectives& collectives) {
+    const int ranks = collectives.world_size();
+    return collectives.AllToAll(input, {input_bytes, input_bytes + ranks}, output,
+                                {output_bytes, output_bytes + ranks});
+  });
+}
+
+int gradsync_send(gradsync_group* group, const void* data, int64_t bytes, int to) {
+  return Collectively(group,
+                      [&](Collectives& collectives) { return collectives.Send(data, bytes, to); });
+}
+
+int gradsync_recv(gradsync_group* group, void* data, int64_t bytes, int from) {
+  return Collectively(
+      group, [&](Collectives& collectives) { return collectives.Recv(data, bytes, from); });
+}
+
+int gradsync_barrier(gradsync_group* group) {
+  return Collectively(group, [](Collectives& collectives) { return collectives.Barrier(); });
 }
 
 int gradsync_fail(gradsync_group* group, const char* reason) {

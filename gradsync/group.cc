@@ -12,7 +12,9 @@
 #include "absl/strings/str_split.h"
 #include "core/base/errors.h"
 #include "core/base/status_macros.h"
+#include "core/collectives/group_collectives.h"
 #include "core/plan/job_spec.h"
+#include "core/plan/plan.h"
 #include "gradsync/group_impl.h"
 #include "gradsync/join/environment_main.h"
 
@@ -34,6 +36,11 @@ absl::StatusOr<JoinOptions> ToJoinOptions(const Options& options) {
   MeetOptions& meet = join.meet;
   if (!options.run_id.empty()) meet.run_id = options.run_id;
   meet.interface = options.interface;
+  if (options.on_listening) {
+    meet.on_store = [on_listening = options.on_listening](const std::string& address) {
+      return FromStatus(on_listening(address));
+    };
+  }
   meet.timeout = FromChrono(options.timeout);
   meet.failure_timeout = FromChrono(options.failure_timeout);
   if (meet.timeout <= absl::ZeroDuration()) {
@@ -47,6 +54,7 @@ absl::StatusOr<JoinOptions> ToJoinOptions(const Options& options) {
   meet.credentials.insecure = options.insecure;
   JobSpecText text;
   text.topology = options.topology;
+  text.update = options.update;
   text.link = options.link;
   text.compression = options.compression;
   GS_ASSIGN_OR_RETURN(join.sync.job, ParseJobSpec(text));
@@ -103,6 +111,7 @@ Status Options::Set(const std::string& name, const std::string& value) {
   if (name == "run_id") return SetMember("", name, value, &run_id);
   if (name == "interface") return SetMember("", name, value, &interface);
   if (name == "topology") return SetMember("", name, value, &topology);
+  if (name == "update") return SetMember("", name, value, &update);
   if (name == "link") return SetMember("", name, value, &link);
   if (name == "compression") return SetMember("", name, value, &compression);
   if (name == "servers") return SetMember("", name, value, &servers);
@@ -121,6 +130,22 @@ Status Options::Set(const std::string& name, const std::string& value) {
       absl::StrCat("expected the name of an option (gradsync/options.h), found \"", name, "\""));
 }
 
+Result<Options> Options::Parse(int count, const char* const* words) {
+  Options options;
+  for (int i = 0; i < count; ++i) {
+    const std::string word = words[i];
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos) {
+      return Status(
+          StatusCode::kInvalidArgument,
+          absl::StrCat("expected NAME=VALUE, an option and its value, found \"", word, "\""));
+    }
+    Status set = options.Set(word.substr(0, equals), word.substr(equals + 1));
+    if (!set.ok()) return set;
+  }
+  return options;
+}
+
 Status ToStatus(const absl::Status& status) {
   if (status.ok()) return Status();
   return Status(static_cast<StatusCode>(status.raw_code()), std::string(status.message()));
@@ -135,14 +160,33 @@ bool SetAdapters(Adapters (*adapters)()) {
   return true;
 }
 
-absl::Status Group::Impl::TakeSync() {
+Group::Impl::Impl(std::unique_ptr<Member> member, absl::Duration timeout)
+    : member_(std::move(member)), timeout_(timeout) {}
+
+Group::Impl::~Impl() = default;
+
+absl::Status Group::Impl::TakeSync(UpdateSite site) {
   if (over_) return absl::CancelledError("this rank has left its group");
+  if (sync().update_site() != site) {
+    return absl::InvalidArgumentError(absl::StrCat("--update: expected ", UpdateSiteName(site),
+                                                   " for what is exchanged, found ",
+                                                   UpdateSiteName(sync().update_site())));
+  }
   if (std::exchange(taken_, true)) {
     return absl::FailedPreconditionError(
         "group: expected one whose gradients nothing exchanges yet, found one that has a model: "
-        "join a group for each");
+        "use one for each (Group::New())");
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<GroupCollectives*> Group::Impl::CollectiveCalls() {
+  if (over_) return absl::CancelledError("this rank has left its group");
+  if (collectives_ == nullptr) {
+    GS_ASSIGN_OR_RETURN(collectives_,
+                        OpenCollectives(member_->options(), member_->group(), deadline()));
+  }
+  return collectives_.get();
 }
 
 absl::Status Group::Impl::Fail(const absl::Status& reason) {
@@ -152,15 +196,31 @@ absl::Status Group::Impl::Fail(const absl::Status& reason) {
 
 absl::Status Group::Impl::Leave() {
   if (over_.exchange(true)) return absl::OkStatus();
-  if (taken_) GS_RETURN_IF_ERROR(sync().Shutdown(deadline()));
+  // Collectives wait for all ranks too, and then nobody misses a backend that is not bound.
+  const bool servers = member_->options().job.topology == Topology::kPs;
+  if (taken_ || servers || collectives_ == nullptr) {
+    if (!taken_) GS_RETURN_IF_ERROR(BindNothing());
+    GS_RETURN_IF_ERROR(sync().Shutdown(deadline()));
+  }
+  if (collectives_ != nullptr) GS_RETURN_IF_ERROR(collectives_->Finish(deadline()));
   return member_->Leave();
+}
+
+// Only a backend that is bound can leave, and servers wait until it has.
+absl::Status Group::Impl::BindNothing() {
+  OptimizerSpec none;
+  none.groups.emplace_back();
+  PlanOptions options;
+  options.world_size = member_->side_channel().world_size();
+  GS_ASSIGN_OR_RETURN(const Plan plan, Plan::Create({{"nothing", {1}, {1}}}, {0}, none, options));
+  return sync().Bind(plan, deadline()).status();
 }
 
 Group::Group(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Group::Group(Group&&) noexcept = default;
 
 Group::~Group() {
-  if (impl_ == nullptr) return;
+  if (impl_ == nullptr || impl_->over()) return;
   if (std::uncaught_exceptions() > 0 || impl_->in_step()) {
     impl_->Fail(absl::CancelledError("this rank ended in the middle of its training"))
         .IgnoreError();
@@ -176,6 +236,12 @@ Result<Group> Group::Join(const Options& options) {
   absl::StatusOr<std::unique_ptr<Member>> member = gradsync::Join(*std::move(join));
   if (!member.ok()) return ToStatus(member.status());
   return Group(std::make_unique<Impl>(*std::move(member), timeout));
+}
+
+Result<Group> Group::New(const std::string& name) {
+  absl::StatusOr<std::unique_ptr<Member>> member = impl_->member().NewGroup(name);
+  if (!member.ok()) return Fail(ToStatus(member.status()));
+  return Group(std::make_unique<Impl>(*std::move(member), impl_->timeout()));
 }
 
 int Group::rank() const { return impl_->member().group().rank; }

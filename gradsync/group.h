@@ -4,6 +4,7 @@
 #define GRADSYNC_GRADSYNC_GROUP_H_
 
 #include <memory>
+#include <string>
 
 #include "gradsync/options.h"
 #include "gradsync/status.h"
@@ -24,6 +25,15 @@ class Group {
   // Errors: kInvalidArgument naming an option, before anybody is met; kFailedPrecondition when ranks
   // have different options; kDeadlineExceeded and kUnavailable naming who did not come or was lost.
   static Result<Group> Join(const Options& options = Options());
+
+  // Collective, in the same order on all ranks: another group of the same ranks and options, for
+  // another model, over connections of its own. It needs no other master, and its fate is that of
+  // this group: where one fails, all do. It must have left, or been destroyed, before this one leaves;
+  // this one may go without a model. Servers of the new group are in the workers.
+  // Errors: kInvalidArgument for a `name` that is empty, has a slash or was taken before, and where
+  // servers are processes of their own, which serve one group; kFailedPrecondition when ranks have
+  // other names. This group has failed then.
+  Result<Group> New(const std::string& name);
 
   // Leaves as Leave() does, which it has no way to say the outcome of, so that programs that need to
   // know call it. While an exception flies, or where a step was not finished, it fails the group

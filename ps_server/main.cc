@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -43,7 +44,7 @@
 #include "core/group/liveness.h"
 #include "core/group/store_run.h"
 #include "core/links/frame_codec.h"
-#include "core/links/grpc_stream.h"
+#include "core/links/server_link.h"
 #include "core/program/byte_sizes.h"
 #include "core/program/flag_effects.h"
 #include "core/program/flags.h"
@@ -455,12 +456,16 @@ int Main(int argc, char** argv) {
   if (*events != nullptr) {
     options.on_event = [&events](const ServerEvent& event) { (*events)->Add(event); };
   }
-  GrpcLinkOptions link;
-  link.credentials = flags.credentials;
-  link.failure_timeout = flags.failure_timeout;
-  link.max_message_bytes = static_cast<int>(flags.max_message);
-  link.health = health;
-  options.link = NewGrpcLink(link);
+  GrpcLinkOptions grpc;
+  grpc.credentials = flags.credentials;
+  grpc.failure_timeout = flags.failure_timeout;
+  grpc.max_message_bytes = static_cast<int>(flags.max_message);
+  grpc.health = health;
+  TcpLinkOptions tcp;
+  tcp.credentials = flags.credentials;
+  tcp.failure_timeout = flags.failure_timeout;
+  tcp.max_payload_bytes = static_cast<uint64_t>(flags.max_message);
+  options.link = NewServerLink(grpc, tcp);
   options.listen = flags.listen;
   options.run_id = master->run.run_id;
   options.attempt = master->run.attempt;

@@ -52,7 +52,7 @@ std::vector<Step> TrainByHand(const TrainerOptions& options, Model& model) {
   loader.batch_size = options.batch_size;
   loader.augment_seed = options.seed;
   const auto batches =
-      DataLoader::Create(data, DistributedSampler::Create(sampler).value(), loader).value();
+      DataLoader::Create(data, RankSampler::Create(sampler).value(), loader).value();
   std::vector<Step> steps;
   for (int in_step : {4, 2, 4, 2}) {
     Step& step = steps.emplace_back();

@@ -196,7 +196,7 @@ class AddressesTest(unittest.TestCase):
 
     def test_another_host_finds_rank_zero_where_its_own_name_leads_to_loopback(self):
         a, b = self.two_hosts("127.0.1.1 a\n", "10.7.0.2 a\n")
-        self.assert_all_end_well(*(self.rank(host, rank, "--master=a:7001", "--link=grpc", size=3, **SECRET)
+        self.assert_all_end_well(*(self.rank(host, rank, "--master=a:7001", "--link=tcp", size=3, **SECRET)
                                    for rank, host in enumerate((a, b, a))))
         # An interface that others do not have is not where they look for the store.
         self.assert_all_end_well(self.rank(a, 0, "--master=a:7001", "--interface=lo", "--topology=local", **SECRET),
@@ -238,7 +238,7 @@ class AddressesTest(unittest.TestCase):
                 host.inside("ip", "-6", "address", "show", "tentative"), check=True, capture_output=True).stdout)
         self.assert_all_end_well(*(self.start(host, WORKER, "--topology=ring", *TRAIN, **SECRET,
                                               **torchrun(rank, f"{address}%eth0")) for rank, host in enumerate((a, b))))
-        self.assert_all_end_well(*(self.start(a, WORKER, "--topology=ring", *TRAIN, **SECRET, **torchrun(rank, "[::1]"))
+        self.assert_all_end_well(*(self.start(a, WORKER, "--topology=ring", "--link=tcp", *TRAIN, **SECRET, **torchrun(rank, "[::1]"))
                                    for rank in range(2)))
 
     def test_an_address_of_another_host_is_refused_on_rank_zero(self):

@@ -85,7 +85,7 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kWorker, {"--model=resnet19"}, {"model", "resnet18", "resnet19"});
   ExpectRefused(kWorker, {"--stem=root"}, {"stem", "imagenet", "root"});
   ExpectRefused(kWorker, {"--topology=star"}, {"--topology", "ring", "star"});
-  ExpectRefused(kWorker, {"--link=tcp"}, {"--link", "grpc", "tcp"});
+  ExpectRefused(kWorker, {"--link=rdma"}, {"--link", "grpc", "rdma"});
   ExpectRefused(kWorker, {"--update=nobody"}, {"--update", "owner", "nobody"});
   ExpectRefused(kWorker, {"--consistency=ssp:2"}, {"--consistency", "bsp", "ssp:2", "local"});
   ExpectRefused(kWorker, {"--optimizer=lion"}, {"--optimizer", "sgd", "lion"});

@@ -7,8 +7,11 @@ import ctypes
 import os
 import pathlib
 import re
+import signal
 import socket
 import subprocess
+import sys
+import threading
 import unittest
 
 HERE = pathlib.Path(".") if os.path.exists("tests/c_rank") else pathlib.Path("bazel-bin")
@@ -26,6 +29,15 @@ class Tensor(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("numel", ctypes.c_int64)]
 
 
+FLOAT32, INT64, BOOL = 0, 8, 9
+SUM, AVG, MAX, BAND = 0, 1, 4, 5
+Listening = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+
+
+def array(kind, values):
+    return (kind * len(values))(*values)
+
+
 class Library:
     """The shared library as a Python program loads it."""
 
@@ -40,15 +52,173 @@ class Library:
         return self.c.gradsync_error().decode()
 
     def join(self, *options):
-        texts = (ctypes.c_char_p * (len(options) + 1))(*[option.encode() for option in options], None)
-        return self.c.gradsync_join(texts, ctypes.byref(self.group))
+        return self.c.gradsync_join(self.texts(options), ctypes.byref(self.group))
+
+    def join_with(self, on_listening, *options):
+        return self.c.gradsync_join_with(self.texts(options), Listening(on_listening), None, ctypes.byref(self.group))
+
+    def texts(self, options):
+        return (ctypes.c_char_p * (len(options) + 1))(*[option.encode() for option in options], None)
+
+    # Collective calls. Integers that are 64 bits wide have to be told to ctypes.
+    def all_reduce(self, data, kind, op):
+        return self.c.gradsync_all_reduce(self.group, data, ctypes.c_int64(len(data)), kind, op)
+
+    def broadcast(self, data, root):
+        return self.c.gradsync_broadcast_bytes(self.group, data, ctypes.c_int64(ctypes.sizeof(data)), root)
+
+    def all_gather(self, data, output):
+        return self.c.gradsync_all_gather(self.group, data, output, ctypes.c_int64(ctypes.sizeof(data)))
+
+    def reduce_scatter(self, data, output, kind, op):
+        return self.c.gradsync_reduce_scatter(self.group, data, output, ctypes.c_int64(len(output)), kind, op)
+
+    def all_to_all(self, data, data_bytes, output, output_bytes):
+        return self.c.gradsync_all_to_all(self.group, data, array(ctypes.c_int64, data_bytes), output,
+                                          array(ctypes.c_int64, output_bytes))
+
+    def send(self, data, to):
+        return self.c.gradsync_send(self.group, data, ctypes.c_int64(ctypes.sizeof(data)), to)
+
+    def recv(self, data, sender):
+        return self.c.gradsync_recv(self.group, data, ctypes.c_int64(ctypes.sizeof(data)), sender)
+
+    def barrier(self):
+        return self.c.gradsync_barrier(self.group)
 
     def bind(self, tensors):
         array = (Tensor * len(tensors))(*[Tensor(name.encode(), numel) for name, numel in tensors])
         return self.c.gradsync_bind(self.group, array, ctypes.c_int64(len(tensors)), ctypes.c_int64(0))
 
 
+class Rank:
+    """A process of its own, which this program starts for some tests: tells its results, or its first error, and ends.
+
+    Rank 0 takes any free port and prints its address; the others read it.
+    """
+
+    def __init__(self, rank, ranks, options):
+        self.rank, self.ranks, self.options = rank, ranks, options
+
+    def join(self):
+        library = Library()
+
+        def tell(address, _context):
+            print(address.decode(), flush=True)
+            return 0
+
+        master = "127.0.0.1:0" if self.rank == 0 else sys.stdin.readline().strip()
+        self.expect(library, library.join_with(tell, f"rank={self.rank}", f"world_size={self.ranks}", f"master={master}",
+                                               *self.options))
+        return library
+
+    def expect(self, library, code):
+        if code != 0:
+            print("error", code, library.error(), flush=True)
+            library.c.gradsync_free(library.group)
+            os._exit(1)
+
+    def same(self, found, expected):
+        if list(found) != list(expected):
+            print("wrong: expected", list(expected), "found", list(found), flush=True)
+            os._exit(2)
+
+    def call_all(self, library):
+        rank, n = self.rank, self.ranks
+        for count in (0, 1, 1000, 300000):
+            data = array(ctypes.c_float, [rank + 1.0] * count)
+            self.expect(library, library.all_reduce(data, FLOAT32, SUM))
+            self.same(data, [n * (n + 1) / 2] * count)
+        data = array(ctypes.c_int64, [rank, -rank])
+        self.expect(library, library.all_reduce(data, INT64, MAX))
+        self.same(data, [n - 1, 0])
+        data = array(ctypes.c_uint8, [1, rank == 0])
+        self.expect(library, library.all_reduce(data, BOOL, BAND))
+        self.same(data, [1, n == 1])
+        data = array(ctypes.c_int64, [rank] * 5)
+        self.expect(library, library.broadcast(data, n - 1))
+        self.same(data, [n - 1] * 5)
+        output = (ctypes.c_int64 * n)()
+        self.expect(library, library.all_gather(array(ctypes.c_int64, [7 * rank]), output))
+        self.same(output, [7 * other for other in range(n)])
+        output = (ctypes.c_float * 2)()
+        self.expect(library, library.reduce_scatter(array(ctypes.c_float, [float(i) for i in range(2 * n)]), output, FLOAT32, AVG))
+        self.same(output, [2 * rank, 2 * rank + 1])
+        output = (ctypes.c_int64 * (n * (rank + 1)))()  # each rank gets as many of each as its number says, and one
+        self.expect(library, library.all_to_all(
+            array(ctypes.c_int64, [rank] * sum(other + 1 for other in range(n))), [8 * (other + 1) for other in range(n)],
+            output, [8 * (rank + 1)] * n))
+        self.same(output, [other for other in range(n) for _ in range(rank + 1)])
+        if n > 1:
+            data = array(ctypes.c_int64, [rank])
+            self.expect(library, library.send(data, (rank + 1) % n))
+            self.expect(library, library.recv(data, (rank + n - 1) % n))
+            self.same(data, [(rank + n - 1) % n])
+        self.expect(library, library.barrier())
+
+    def leave(self, library):
+        self.expect(library, library.c.gradsync_leave(library.group))
+        library.c.gradsync_free(library.group)
+
+    def calls(self):
+        library = self.join()
+        self.call_all(library)
+        # Another thread may go on, and gradients be exchanged as well.
+        thread = threading.Thread(target=self.call_all, args=[library])
+        thread.start()
+        thread.join()
+        self.expect(library, library.bind([("weight", 3)]))
+        gradients = library.c.gradsync_bucket_gradients(library.group, 0)
+        gradients[0] = self.rank
+        self.expect(library, library.c.gradsync_launch(library.group, 0))
+        self.call_all(library)
+        self.expect(library, library.c.gradsync_wait(library.group, 0))
+        self.same([gradients[0]], [(self.ranks - 1) / 2])
+        self.leave(library)
+
+    def two_groups(self):
+        first, second = self.join(), self.join()
+        self.call_all(first)
+        self.call_all(second)
+        self.leave(first)
+        self.call_all(second)
+        self.leave(second)
+
+    def differs(self):
+        library = self.join()
+        data = array(ctypes.c_float, [0.0] * 3)
+        self.expect(library, library.barrier() if self.rank == 1 else library.all_reduce(data, FLOAT32, SUM))
+
+    def dies(self):
+        library = self.join()
+        data = array(ctypes.c_float, [0.0] * 300000)
+        for i in range(10**9):
+            if self.rank == 1 and i == 20:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.expect(library, library.all_reduce(data, FLOAT32, SUM))
+
+
 class CInterfaceTest(unittest.TestCase):
+    def start_ranks(self, how, ranks, *options, groups=1):
+        """`ranks` processes, each a Rank, that do what its method `how` does, in so many groups."""
+        processes = []
+        for rank in range(ranks):
+            process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "rank", how, str(rank), str(ranks),
+                                        *options], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self.addCleanup(self.end, process)
+            processes.append(process)
+        for _ in range(groups):
+            address = processes[0].stdout.readline()
+            self.assertRegex(address, r"^127\.0\.0\.1:\d+$")
+            for process in processes[1:]:
+                process.stdin.write(address)
+                process.stdin.flush()
+        return processes
+
+    def assert_all_end(self, processes):
+        for process in processes:
+            self.assertEqual((process.communicate(timeout=120)[0].strip(), process.returncode), ("", 0))
+
     def start(self, how, steps, ranks, *options, odd=(-1, "", 0), environment=False):
         """`ranks` processes of the program in C. `odd`: a rank, and how and after how many steps it ends."""
         master = f"127.0.0.1:{free_port()}"
@@ -117,6 +287,44 @@ class CInterfaceTest(unittest.TestCase):
                 for rank in (0, 2):
                     self.assertRegex(answers[rank], rf"^error ({ABORTED}|{UNAVAILABLE}) .*{said}")
 
+    def test_collective_calls_over_each_link_and_topology(self):
+        for options in (["topology=ring"], ["topology=ring", "link=grpc"], ["topology=ps", "link=grpc"],
+                        ["topology=ps", "link=grpc", "owners=1"]):
+            with self.subTest(options):
+                self.assert_all_end(self.start_ranks("calls", 3, *options))
+
+    def test_a_process_may_have_two_groups(self):
+        self.assert_all_end(self.start_ranks("two_groups", 2, groups=2))
+
+    def test_collective_calls_that_differ_are_named_on_all_ranks(self):
+        for link in ("shm", "grpc"):
+            for process in self.start_ranks("differs", 3, f"link={link}"):
+                self.assertRegex(process.communicate(timeout=120)[0],
+                                 rf"^error {FAILED_PRECONDITION} .*rank 1 call 1, barrier\(\)")
+
+    def test_collective_calls_end_when_a_rank_is_killed(self):
+        for link in ("shm", "grpc"):
+            processes = self.start_ranks("dies", 3, f"link={link}")
+            for rank in (0, 2):
+                self.assertRegex(processes[rank].communicate(timeout=120)[0], rf"^error ({ABORTED}|{UNAVAILABLE}) .*rank 1")
+
+    def test_collective_calls_of_one_process(self):
+        library = Library()
+        self.assertEqual(library.join("topology=local"), 0, library.error())
+        Rank(0, 1, []).call_all(library)
+        data = array(ctypes.c_float, [1.0])
+        self.assertEqual(library.all_reduce(data, 10, SUM), INVALID_ARGUMENT)
+        self.assertIn("type of elements: expected 0 to 9", library.error())
+        self.assertEqual(library.send(data, 0), INVALID_ARGUMENT)
+        self.assertIn("expected another rank", library.error())
+        self.assertEqual(library.c.gradsync_leave(library.group), 0, library.error())
+        library.c.gradsync_free(library.group)
+
+    def test_a_join_ends_when_nobody_can_be_told_the_address(self):
+        library = Library()
+        self.assertEqual(library.join_with(lambda address, context: 1, "rank=0", "world_size=2", "master=127.0.0.1:0"), ABORTED)
+        self.assertRegex(library.error(), r"could not tell anybody of 127\.0\.0\.1:\d+")
+
     def test_options_that_are_wrong_are_named(self):
         library = Library()
         for options, said in [
@@ -170,4 +378,7 @@ class CInterfaceTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    if sys.argv[1:2] == ["rank"]:
+        getattr(Rank(int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:]), sys.argv[2])()
+    else:
+        unittest.main()

@@ -41,12 +41,12 @@ def draw_round(seed, number, faults, moments):
     rng = random.Random(f"{seed}/{number}")
     fault = rng.choice(faults)
     topology = rng.choice(("ps", "ring"))
-    link = rng.choice(("grpc", "shm"))
+    link = rng.choice(("grpc", "tcp", "shm"))
     consistency, update = "bsp", rng.choice(("worker", "owner"))
     if topology == "ps":
         consistency = rng.choice(("bsp", "bsp", "ssp:2", "asp"))
     if consistency != "bsp":
-        link, update = "grpc", "owner"
+        link, update = rng.choice(("grpc", "tcp")), "owner"
     workers = rng.randint(2, 4)
     servers = rng.randint(0, 2) if topology == "ps" else 0  # without any, workers are the servers
     launched = rng.random() < 0.5
@@ -55,7 +55,7 @@ def draw_round(seed, number, faults, moments):
     victim = rng.choice(everybody)
     delay = rng.random()
     if fault == "partition":
-        link, launched = "grpc", False  # between hosts
+        link, launched = rng.choice(("grpc", "tcp")), False  # between hosts
         moment = "step" if moment == "shutdown" else moment
     if fault == "disk":
         victim = "worker 0"

@@ -9,6 +9,7 @@
 #include "core/gpu/fake_gpu.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
+#include "core/links/tcp_stream.h"
 #include "core/sync/local_sync.h"
 #include "gtest/gtest.h"
 #include "tests/conformance_suite.h"
@@ -95,7 +96,16 @@ BackendTraits GrpcTraits() {
   traits.make_fixture = [](int, UpdateSite site) {
     return std::make_unique<RingFixture>(NewGrpcLink(), site);
   };
-  traits.world_sizes = {2, 3, 4};
+  traits.world_sizes = {2, 3};
+  return traits;
+}
+
+BackendTraits TcpTraits() {
+  BackendTraits traits;
+  traits.make_fixture = [](int, UpdateSite site) {
+    return std::make_unique<RingFixture>(NewTcpLink(), site);
+  };
+  traits.world_sizes = {2, 4};
   return traits;
 }
 
@@ -103,6 +113,8 @@ INSTANTIATE_TEST_SUITE_P(RingInProcess, ConformanceTest,
                          testing::ValuesIn(ConformanceCases(InProcessTraits())), CaseName);
 INSTANTIATE_TEST_SUITE_P(RingOverGrpc, ConformanceTest,
                          testing::ValuesIn(ConformanceCases(GrpcTraits())), CaseName);
+INSTANTIATE_TEST_SUITE_P(RingOverTcp, ConformanceTest,
+                         testing::ValuesIn(ConformanceCases(TcpTraits())), CaseName);
 
 class ShmFixture : public BackendFixture {
  public:

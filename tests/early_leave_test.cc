@@ -102,9 +102,9 @@ TEST_P(EarlyLeaveTest, RanksThatDoTheSameStepsEndWell) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EarlyLeaveTest,
-                         ::testing::Values(Place{"ring", "grpc"}, Place{"ring", "shm"},
-                                           Place{"ring", "gloo"}, Place{"ps", "grpc"},
-                                           Place{"ps", "shm"}),
+                         ::testing::Values(Place{"ring", "grpc"}, Place{"ring", "tcp"},
+                                           Place{"ring", "shm"}, Place{"ring", "gloo"},
+                                           Place{"ps", "tcp"}, Place{"ps", "shm"}),
                          [](const auto& info) {
                            return absl::StrCat(info.param.topology, "_", info.param.link);
                          });

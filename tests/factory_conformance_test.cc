@@ -23,7 +23,7 @@
 #include "core/base/status_macros.h"
 #include "core/gpu/fake_gpu.h"
 #include "core/group/key_value_store.h"
-#include "core/links/grpc_stream.h"
+#include "core/links/server_link.h"
 #include "core/plan/job_spec.h"
 #include "gradsync/join/sync_factory.h"
 #include "gradsync/join/torch_adapters.h"
@@ -63,11 +63,11 @@ std::vector<Runs> AllThatRuns() {
   const std::set<std::string> any = {"cpu", "cuda"};
   return {
       {"local", {"auto"}, sites, {"bsp"}, any},
-      {"ring", {"auto", "grpc", "shm"}, sites, {"bsp"}, any},
+      {"ring", {"auto", "grpc", "tcp", "shm"}, sites, {"bsp"}, any},
       {"ring", {"gloo"}, {"worker"}, {"bsp"}, any},
       {"ring", {"nccl", "cuda_ipc"}, sites, {"bsp"}, {"cuda"}},
-      {"ps", {"auto", "grpc", "shm"}, sites, {"bsp"}, any},
-      {"ps", {"auto", "grpc"}, {"owner"}, {"ssp:1", "asp"}, any},
+      {"ps", {"auto", "grpc", "tcp", "shm"}, sites, {"bsp"}, any},
+      {"ps", {"auto", "grpc", "tcp"}, {"owner"}, {"ssp:1", "asp"}, any},
       {"ps", {"nccl", "cuda_ipc"}, sites, {"bsp"}, {"cuda"}},
   };
 }
@@ -87,7 +87,7 @@ bool MustRun(const Combination& combination) {
 std::vector<Combination> AllCombinations() {
   std::vector<Combination> all;
   for (const char* topology : {"local", "ring", "ps"}) {
-    for (const char* link : {"auto", "grpc", "shm", "gloo", "nccl", "cuda_ipc"}) {
+    for (const char* link : {"auto", "grpc", "tcp", "shm", "gloo", "nccl", "cuda_ipc"}) {
       for (const char* update : {"worker", "owner"}) {
         for (const char* consistency : {"bsp", "ssp:1", "asp"}) {
           for (const char* device : {"cpu", "cuda"}) {
@@ -114,7 +114,7 @@ class FactoryFixture : public BackendFixture {
     if (combination_.text.topology != "ps" || !processes) return;
     for (int i = 0; i < kServers; ++i) {
       ServerOptions options;
-      options.link = NewGrpcLink();
+      options.link = NewServerLink();
       servers_.push_back(*ParameterServer::Start(options));
     }
   }
@@ -180,6 +180,8 @@ std::vector<ConformanceCase> BulkCases() {
     if (text.link == "gloo" && !kHasGloo) continue;
     if (text.link == "auto" && text.topology != "local")
       continue;  // one of the others, once chosen
+    // The links of frames are alike to what is above them: tcp on the host, grpc below a GPU.
+    if (text.link == (combination.device == "cpu" ? "grpc" : "tcp")) continue;
     BackendTraits traits;
     traits.name = TestName(absl::StrCat(text.topology, " ", text.link, " ", combination.device));
     traits.make_fixture = [combination](int, UpdateSite) {
@@ -228,13 +230,14 @@ TEST(FactoryTest, MakesWhatWasAskedForOrRefusesItByAFlagsName) {
       const BackendTrait& trait = TraitOf((*sync)->identity().backend);
       EXPECT_EQ(TopologyName(trait.topology), combination.text.topology);
       std::string link = combination.text.link;
-      if (link == "auto") link = combination.text.consistency == "bsp" ? "shm" : "grpc";
+      if (link == "auto" && combination.text.consistency == "bsp") link = "shm";
+      if (link == "auto") link = LinkName(kLinkBetweenHosts);
       if (combination.text.topology == "local") link = "";
       EXPECT_EQ(LinkName(trait.link), link);
       EXPECT_EQ(UpdateSiteName((*sync)->update_site()), combination.text.update);
       EXPECT_EQ(ConsistencyName((*sync)->identity().consistency), combination.text.consistency);
       EXPECT_EQ((*sync)->gpu() != nullptr, combination.device == "cuda");
-      EXPECT_EQ((*sync)->identity().connections > 0, link == "grpc");
+      EXPECT_EQ((*sync)->identity().connections > 0, link == "grpc" || link == "tcp");
       if (rank == 0) {
         std::printf("runs     %-32s %s\n", combination.Name().c_str(),
                     BackendName((*sync)->identity().backend).c_str());

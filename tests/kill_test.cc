@@ -113,14 +113,15 @@ TEST_P(KillTest, TheJobEndsAndEverySurvivorNamesTheDeadFirst) {
 
 std::vector<Case> AllCases() {
   std::vector<Case> cases;
-  for (const char* update : {"worker", "owner"}) {
+  for (const std::string update : {"worker", "owner"}) {
+    const std::string frames = update == "worker" ? "grpc" : "tcp";
     for (const char* victim : {"worker 0", "worker 1", "server 0", "server 1"}) {
-      cases.push_back({"ps", "grpc", update, 2, 2, victim});
+      cases.push_back({"ps", frames, update, 2, 2, victim});
       cases.push_back({"ps", "shm", update, 2, 2, victim});
     }
     for (const char* victim : {"worker 0", "worker 1", "worker 2"}) {
       for (const char* topology : {"ring", "ps"}) {  // workers are the servers
-        cases.push_back({topology, "grpc", update, 3, 0, victim});
+        cases.push_back({topology, frames, update, 3, 0, victim});
         cases.push_back({topology, "shm", update, 3, 0, victim});
       }
     }

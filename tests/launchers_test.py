@@ -191,7 +191,7 @@ class LaunchersTest(unittest.TestCase):
     def test_ranks_of_different_jobs_are_told_so_without_any_flag(self):
         own_model = os.path.abspath(OWN_MODEL)
         process, output = self.own_model(
-            f"if [ $RANK = 0 ]; then exec {own_model} ring; else exec {own_model} ps 127.0.0.1:1; fi")
+            f"if [ $RANK = 0 ]; then exec {own_model} ring; else exec {own_model} ps servers=127.0.0.1:1; fi")
         self.assertNotEqual(process.returncode, 0)
         self.assertIn("--topology: expected the same on all ranks; rank 0 has ring, rank 1 has ps", output)
 

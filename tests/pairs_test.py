@@ -72,10 +72,11 @@ def ways():
     yield way("one worker", ci=True)
     yield way("local, two workers", workers=2, replicas=2, ci=True, apart=True)
     for topology, flags, servers in topologies():
-        for link in ("grpc", "shm", "gloo"):
+        for link in ("grpc", "tcp", "shm", "gloo"):
             for update in ("worker", "owner"):
                 yield way(f"{topology}, {link}, {update}", *flags, f"--link={link}", f"--update={update}", workers=2,
-                          servers=servers, replicas=2, ci=(link == "grpc") or (topology == "ring" and update == "worker"))
+                          servers=servers, replicas=2, ci=(link, update) in (("grpc", "worker"), ("tcp", "owner"))
+                          or (topology, link, update) in (("ring", "shm", "worker"), ("ring", "gloo", "worker")))
         for zero in (1, 2, 3):
             yield way(f"{topology}, zero={zero}", *flags, f"--zero={zero}", workers=2, servers=servers, replicas=2,
                       ci=topology == "ring" or zero == 3)
@@ -84,7 +85,7 @@ def ways():
     for parts, tokens in (("pipeline", False), ("tensor", True)):
         yield way(f"{parts}=2", f"--mesh={parts}=2", workers=2, ci=True, tokens=tokens)
         for topology, flags, servers in topologies():
-            for link in ("auto", "grpc"):
+            for link in ("auto", "tcp"):
                 for update in ("worker", "owner"):
                     yield way(f"data=2,{parts}=2, {topology}, {link}, {update}", f"--mesh=data=2,{parts}=2", *flags,
                               f"--link={link}", f"--update={update}", workers=4, servers=servers, replicas=2, tokens=tokens,

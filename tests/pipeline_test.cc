@@ -84,7 +84,7 @@ TEST(PipelineTest, TensorsPassByEitherLinkWithTheSameBits) {
   const std::string expected = OneProcess(With(SmallResNet(), {"--accumulate=3"}));
   const Flags flags = Stages(3, With(SmallResNet(), {"--micro_batches=3", "--split=1,9"}));
   for (const auto& [asked, found] : std::vector<std::pair<std::string, std::string>>{
-           {"auto", "shm"}, {"shm", "shm"}, {"grpc", "grpc"}}) {
+           {"auto", "shm"}, {"shm", "shm"}, {"grpc", "grpc"}, {"tcp", "tcp"}}) {
     const auto metrics = MetricsOf(SmallJob(3, 0, With(flags, {"--pipeline_link=" + asked})));
     ASSERT_THAT(metrics, SizeIs(3)) << asked;
     for (const proto::WorkerMetrics& rank : metrics) {
@@ -212,7 +212,8 @@ TEST(PipelineTest, WhatStagesCannotDoIsRefused) {
            {{"--tensor_link=shm"}, "--tensor_link: expected auto without slices"},
            {{"--pipeline_link=shm"},
             "--pipeline_link: expected auto without stages on several ranks"},
-           {With(staged, {"--pipeline_link=gloo"}), "--pipeline_link: expected auto, grpc or shm"},
+           {With(staged, {"--pipeline_link=gloo"}),
+            "--pipeline_link: expected auto, grpc, tcp or shm"},
            {With(staged, {"--micro_batches=0"}), "--micro_batches: expected at least 1"},
            {With(staged, {"--micro_batches=2", "--accumulate=2"}), "--accumulate: expected 1 with"},
            {With(staged, {"--pipeline_schedule=x"}), "--pipeline_schedule: expected naive, gpipe"},

@@ -4,6 +4,7 @@
 
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
+#include "core/links/tcp_stream.h"
 #include "ps_server/client/ps_gradient_sync.h"
 #include "ps_server/server.h"
 #include "tests/conformance_suite.h"
@@ -64,14 +65,17 @@ BackendTraits OverShm(int servers) {
   return traits;
 }
 
-BackendTraits OverGrpc() {
+BackendTraits Over(std::shared_ptr<StreamLink> (*make_link)(), std::vector<int> world_sizes) {
   BackendTraits traits;
-  traits.make_fixture = [](int, UpdateSite site) {
-    return std::make_unique<PsFixture>(NewGrpcLink(), 2, site);
+  traits.make_fixture = [make_link](int, UpdateSite site) {
+    return std::make_unique<PsFixture>(make_link(), 2, site);
   };
-  traits.world_sizes = {1, 2, 3};
+  traits.world_sizes = std::move(world_sizes);
   return traits;
 }
+
+std::shared_ptr<StreamLink> Grpc() { return NewGrpcLink(); }
+std::shared_ptr<StreamLink> Tcp() { return NewTcpLink(); }
 
 INSTANTIATE_TEST_SUITE_P(OneServer, ConformanceTest,
                          testing::ValuesIn(ConformanceCases(InProcess(1))), CaseName);
@@ -85,8 +89,10 @@ INSTANTIATE_TEST_SUITE_P(OneServerOverShm, ConformanceTest,
 INSTANTIATE_TEST_SUITE_P(ThreeServersOverShm, ConformanceTest,
                          testing::ValuesIn(ConformanceCases(OverShm(3))), CaseName);
 
-INSTANTIATE_TEST_SUITE_P(OverGrpc, ConformanceTest, testing::ValuesIn(ConformanceCases(OverGrpc())),
-                         CaseName);
+INSTANTIATE_TEST_SUITE_P(OverGrpc, ConformanceTest,
+                         testing::ValuesIn(ConformanceCases(Over(Grpc, {1, 3}))), CaseName);
+INSTANTIATE_TEST_SUITE_P(OverTcp, ConformanceTest,
+                         testing::ValuesIn(ConformanceCases(Over(Tcp, {2, 3}))), CaseName);
 
 }  // namespace
 }  // namespace gradsync

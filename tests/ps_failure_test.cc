@@ -12,6 +12,7 @@
 #include "core/base/monotonic_time.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
+#include "core/links/tcp_stream.h"
 #include "gtest/gtest.h"
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"
@@ -34,7 +35,8 @@ std::string Name(const testing::TestParamInfo<Link>& info) { return info.param.n
 
 INSTANTIATE_TEST_SUITE_P(Links, PsFailureTest,
                          testing::Values(Link{"InProcess", [] { return NewInProcessLink(); }},
-                                         Link{"Grpc", [] { return NewGrpcLink(); }}),
+                                         Link{"Grpc", [] { return NewGrpcLink(); }},
+                                         Link{"Tcp", [] { return NewTcpLink(); }}),
                          Name);
 
 TEST_P(PsFailureTest, ALostServerIsNamedByIndexAndAddressOnEveryWorker) {

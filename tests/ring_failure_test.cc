@@ -15,6 +15,7 @@
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
 #include "core/links/stream_test_util.h"
+#include "core/links/tcp_stream.h"
 #include "core/plan/kinds.h"
 #include "core/plan/ring_schedule.h"
 #include "core/plan/sharding.h"
@@ -189,8 +190,7 @@ TEST(RingFailureTest, AFrameThatComesTwiceFailsTheGroup) {
 }
 
 TEST(RingFailureTest, ALostStreamFailsEveryRankAndIsNamed) {
-  const std::vector<std::shared_ptr<StreamLink>> links = {NewInProcessLink(), NewGrpcLink()};
-  for (const auto& link : links) {
+  for (const auto& link : {NewInProcessLink(), NewGrpcLink(), NewTcpLink()}) {
     const std::vector<absl::Status> ends =
         RunTampered(link, Third([](OutgoingFrame&, FrameStream& stream) {
                       stream.Cancel(absl::InternalError("the cable was pulled"));
@@ -207,7 +207,7 @@ TEST(RingFailureTest, ALostStreamFailsEveryRankAndIsNamed) {
 }
 
 TEST(RingFailureTest, ARankThatHalfClosesAStreamWithoutGoodbyeIsLost) {
-  for (const auto& link : {NewInProcessLink(), NewGrpcLink()}) {
+  for (const auto& link : {NewInProcessLink(), NewGrpcLink(), NewTcpLink()}) {
     const std::vector<absl::Status> ends =
         RunTampered(link, Third([](OutgoingFrame&, FrameStream& stream) { stream.Finish(); }));
     EXPECT_TRUE(absl::IsUnavailable(ends[2])) << ends[2];

@@ -6,6 +6,8 @@ import hashlib
 import hmac
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 import unittest
@@ -97,6 +99,8 @@ class SecurityTest(protocol_test.Case):
     FLAGS = ["--model=mlp", "--data=synthetic", "--batch_size=4", "--world_size=2", "--seed=19", "--steps=20"]
     PS = ["--topology=ps", "--link=grpc", "--num_servers=1"]
     RING = ["--topology=ring", "--link=grpc"]
+    PS_OVER_TCP = ["--topology=ps", "--link=tcp", "--num_servers=1"]
+    RING_OVER_TCP = ["--topology=ring", "--link=tcp"]
 
     def setUp(self):
         super().setUp()
@@ -108,7 +112,7 @@ class SecurityTest(protocol_test.Case):
     def begin(self, name, topology, flags):
         """Rank 0 and, with one, the server; the job waits for rank 1."""
         first, store = self.start(WORKER, *self.FLAGS, *topology, *flags, "--rank=0", "--master=127.0.0.1:0", port=f"{name}_store")
-        if topology is not self.PS:
+        if "--topology=ps" not in topology:
             return [first], store, None
         server, address = self.start(SERVER, f"--master={store}", *flags, port=f"{name}_server")
         return [first, server], store, address
@@ -181,6 +185,41 @@ class SecurityTest(protocol_test.Case):
         self.assertEqual(self.job("ring", self.RING, self.certificates.flags()), expected)
         self.assertEqual(self.job("ring_secret", self.RING, [f"--secret_file={self.secret}"]), expected)
         self.assertEqual(self.job("ps", self.PS, shared), expected)
+        self.assertEqual(self.job("tcp_ring", self.RING_OVER_TCP, self.certificates.flags()), expected)
+
+    def hears(self, address, *records):
+        """What a listener of the TCP link says to a stranger until it ends the connection."""
+        host, port = address.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
+            connection.sendall(b"".join(records))
+            heard = b""
+            try:
+                while more := connection.recv(4096):
+                    heard += more
+            except ConnectionResetError:
+                pass
+            return heard
+
+    def test_strangers_over_tcp_are_refused_and_the_job_does_not_notice(self):
+        """docs/internals/protocol.md, "Over TCP"."""
+        def record(kind, header=b""):
+            return struct.pack("<2sBBIQ", b"GS", 1, kind, len(header), 0) + header
+
+        def opening(has_secret):
+            return record(1, struct.pack("<IIBI", 1, 1, has_secret, 3) + b"job" + b"0" * 32)
+        flags = [*self.certificates.flags(), f"--secret_file={self.secret}"]
+        expected = self.job("tcp_plain", self.PS_OVER_TCP, [])
+        processes, store, server = self.begin("tcp_guarded", self.PS_OVER_TCP, flags)
+        self.assertIn(b"encrypts", self.hears(server, opening(1)))
+        self.assertNotIn(b"GS", self.hears(server, record(10), opening(1)))  # inside TLS there is nothing
+        self.assertEqual(self.end(processes, store, self.PS_OVER_TCP, flags), expected)
+        secret = [f"--secret_file={self.secret}"]
+        processes, store, server = self.begin("tcp_secret", self.PS_OVER_TCP, secret)
+        self.assertIn(b"found none", self.hears(server, opening(0)))
+        self.assertIn(b"found", self.hears(server, opening(1), record(3, b"challenge:1:" + b"0" * 64)))
+        for nonsense in (record(5, b"x"), record(99), b"GS" + bytes(100), opening(1) + opening(1)):
+            self.assertIn(b"GS\x01\x07", self.hears(server, nonsense))
+        self.assertEqual(self.end(processes, store, self.PS_OVER_TCP, secret), expected)
 
     def test_a_bad_file_is_one_line_at_the_start(self):
         def path(file):

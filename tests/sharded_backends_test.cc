@@ -22,6 +22,7 @@
 #include "core/group/key_value_store.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
+#include "core/links/tcp_stream.h"
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/sharding.h"
@@ -49,7 +50,7 @@ enum class Memory { kHost, kGpu, kLateGpu };
 struct Case {
   int workers = 1;
   int servers = 0;   // 0: a ring
-  std::string link;  // "in process", "grpc", "shm"
+  std::string link;  // "in process", "grpc", "tcp", "shm"
   Memory memory = Memory::kHost;
 };
 
@@ -85,7 +86,9 @@ class Job {
       : config_(config),
         plan_(plan),
         site_(site),
-        link_(config.link == "grpc" ? NewGrpcLink() : NewInProcessLink()),
+        link_(config.link == "grpc"  ? NewGrpcLink()
+              : config.link == "tcp" ? NewTcpLink()
+                                     : NewInProcessLink()),
         store_(NewInMemoryStore()),
         gpus_(config.workers),
         syncs_(config.workers),
@@ -460,14 +463,14 @@ INSTANTIATE_TEST_SUITE_P(Jobs, ShardedBackendsTest,
                                          Case{3, 0, "grpc"}, Case{4, 0, "in process"},
                                          Case{2, 0, "shm"}, Case{4, 0, "shm"},
                                          Case{1, 1, "in process"}, Case{2, 1, "in process"},
-                                         Case{3, 2, "grpc"}, Case{4, 3, "in process"},
+                                         Case{3, 2, "tcp"}, Case{4, 3, "in process"},
                                          Case{3, 2, "shm"}, Case{4, 1, "shm"}),
                          CaseName);
 
 // Owners on the host, who keep for GPUs.
 INSTANTIATE_TEST_SUITE_P(
     Staged, ShardedBackendsTest,
-    testing::Values(Case{1, 0, "in process", Memory::kGpu}, Case{2, 0, "grpc", Memory::kGpu},
+    testing::Values(Case{1, 0, "in process", Memory::kGpu}, Case{2, 0, "tcp", Memory::kGpu},
                     Case{3, 0, "shm", Memory::kGpu}, Case{2, 1, "in process", Memory::kGpu},
                     Case{3, 2, "grpc", Memory::kGpu}, Case{2, 2, "shm", Memory::kGpu}),
     CaseName);

@@ -150,7 +150,7 @@ TEST(SliceTest, MicroBatchesAreAccumulatedAndBytesAreThoseOfTheFormula) {
   ExpectBytes(Train(2, 0, parts), SliceTxBytes(sequences, 2, /*recomputes=*/false, 0));
   ExpectBytes(Train(2, 0, With(parts, {"--activation_checkpointing"})),
               SliceTxBytes(sequences, 2, /*recomputes=*/true, 0));
-  const Metrics four = Train(4, 0, With(flags, {"--mesh=tensor=4", "--tensor_link=grpc"}));
+  const Metrics four = Train(4, 0, With(flags, {"--mesh=tensor=4", "--tensor_link=tcp"}));
   ExpectBytes(four, SliceTxBytes(SlicesOfSmallGpt(4), 2, /*recomputes=*/false, 0),
               /*streams=*/true);
 }
@@ -171,7 +171,7 @@ void ExpectLossIsNamed(const Flags& flags) {
 }
 
 TEST(SliceTest, ALostSliceIsNamedOnAllOthersOfRings) {
-  ExpectLossIsNamed({"--topology=ring", "--link=grpc", "--tensor_link=grpc"});
+  ExpectLossIsNamed({"--topology=ring", "--link=tcp", "--tensor_link=tcp"});
   ExpectLossIsNamed({"--topology=ring", "--link=shm", "--tensor_link=shm"});
 }
 
@@ -216,7 +216,7 @@ TEST(SliceTest, WhatSlicesCannotDoIsRefused) {
             "--gpt_context: expected a multiple of tensor=2 (--mesh) with --sequence_parallel"},
            {{"--mesh=data=2", "--sequence_parallel"},
             "--sequence_parallel: expected false without"},
-           {With(sliced, {"--tensor_link=gloo"}), "--tensor_link: expected auto, grpc or shm"},
+           {With(sliced, {"--tensor_link=gloo"}), "--tensor_link: expected auto, grpc, tcp or shm"},
            {With(sliced, {"--max_norm=1"}), "--max_norm: expected 0 with slices"},
            {With(sliced, {"--checkpoint=/tmp/x"}), "--checkpoint: expected none"}}) {
     int world_size = 2;

@@ -30,6 +30,8 @@ CONFIGURATIONS = {
     "ring/shm": ["--topology=ring", "--link=shm"],
     "ps/grpc": ["--topology=ps", "--link=grpc"],
     "ps/shm": ["--topology=ps", "--link=shm"],
+    "ring/tcp": ["--topology=ring", "--link=tcp"],
+    "ps/tcp": ["--topology=ps", "--link=tcp"],
     "asp/grpc": ["--topology=ps", "--link=grpc", "--update=owner", "--consistency=asp"],
 }
 NUMBER = {"rss": re.compile(r"^VmRSS:\s+(\d+) kB", re.M), "threads": re.compile(r"^Threads:\s+(\d+)", re.M)}

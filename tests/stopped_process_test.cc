@@ -153,13 +153,13 @@ const std::vector<std::string>& MoreBucketsThanRoom() {
 std::vector<Case> AllCases() {
   return {
       {"ps", "grpc", "worker", 3, 2, "worker 0"},
-      {"ps", "grpc", "owner", 2, 2, "server 1"},
+      {"ps", "tcp", "owner", 2, 2, "server 1"},
       {"ps", "grpc", "owner", 3, 1, "worker 2", "asp"},
       {"ps", "grpc", "owner", 1, 1, "worker 0"},
       {"ps", "shm", "owner", 2, 2, "worker 1"},
-      {"ps", "grpc", "owner", 3, 0, "worker 1"},  // workers are the servers
+      {"ps", "tcp", "owner", 3, 0, "worker 1"},  // workers are the servers
       {"ring", "grpc", "worker", 3, 0, "worker 1"},
-      {"ring", "grpc", "owner", 2, 0, "worker 1", "bsp", MoreBucketsThanRoom()},
+      {"ring", "tcp", "owner", 2, 0, "worker 1", "bsp", MoreBucketsThanRoom()},
       {"ring", "shm", "worker", 3, 0, "worker 0"},
       {"ring", "gloo", "worker", 3, 0, "worker 1"},
   };
@@ -249,7 +249,7 @@ std::vector<std::string> With(std::vector<std::string> flags, const std::string&
 std::vector<Case> SuspendedCases() {
   return {
       {"ps", "grpc", "owner", 2, 1, "all"},
-      {"ring", "grpc", "owner", 2, 0, "all"},
+      {"ring", "tcp", "owner", 2, 0, "all"},
       {"ring", "shm", "owner", 2, 0, "all"},
       {"ring", "auto", "worker", 2, 0, "stages", "bsp", {"--mesh=pipeline=2", "--micro_batches=2"}},
       {"ring", "auto", "worker", 2, 0, "slices_shm", "bsp",

@@ -12,6 +12,7 @@
 #include "core/base/sha256.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
+#include "core/links/tcp_stream.h"
 #include "gtest/gtest.h"
 #include "ps_server/raw_worker.h"
 #include "ps_server/server.h"
@@ -67,9 +68,8 @@ std::string Train(PsGroup& group, UpdateSite site, const std::function<void(int6
 // of another world size with a rank that this job does not have.
 TEST(StrayHelloTest, AnotherWorldSizeIsRefusedAloneAndTheJobEndsWithItsHash) {
   const std::pair<int, int> strangers[] = {{-1, 8}, {0, 8}, {2, 8}, {kWorkers, 8}, {65535, 65536}};
-  for (const bool grpc : {false, true}) {
+  for (const auto& link : {NewInProcessLink(), NewGrpcLink(), NewTcpLink()}) {
     for (const UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
-      const std::shared_ptr<StreamLink> link = grpc ? NewGrpcLink() : NewInProcessLink();
       PsGroup undisturbed(link, kWorkers, 2, At(site));
       const std::string expected = Train(undisturbed, site, [](int64_t) {});
       PsGroup group(link, kWorkers, 2, At(site));

@@ -176,12 +176,12 @@ std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
 INSTANTIATE_TEST_SUITE_P(
     Processes, WallClockTest,
     ::testing::Values(Case{"ring", "grpc", "worker", "bsp"}, Case{"ring", "shm", "owner", "bsp"},
-                      Case{"ring", "gloo", "worker", "bsp"}, Case{"ps", "grpc", "owner", "bsp"},
+                      Case{"ring", "gloo", "worker", "bsp"}, Case{"ps", "tcp", "owner", "bsp"},
                       Case{"ps", "grpc", "owner", "ssp:1"}, Case{"ps", "shm", "owner", "bsp"}),
     CaseName);
 
 INSTANTIATE_TEST_SUITE_P(Processes, LostRankTest,
-                         ::testing::Values(Case{"ring", "grpc", "worker", "bsp"},
+                         ::testing::Values(Case{"ring", "tcp", "worker", "bsp"},
                                            Case{"ps", "grpc", "owner", "bsp"},
                                            Case{"ps", "grpc", "owner", "ssp:1"}),
                          CaseName);

@@ -15,6 +15,7 @@
 #include "core/group/key_value_store.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
+#include "core/links/tcp_stream.h"
 #include "core/plan/codec.h"
 #include "core/plan/cost_model.h"
 #include "core/plan/wire_traffic.h"
@@ -34,7 +35,7 @@ struct WireCase {
   int workers = 1;
   std::vector<double> weights;  // of the servers; none: a ring
   UpdateSite site = UpdateSite::kWorker;
-  std::string link = "in process";  // or "grpc", "shm"
+  std::string link = "in process";  // or "grpc", "tcp", "shm"
   std::string compression = "none";
 };
 
@@ -74,7 +75,9 @@ class Job {
   Job(const WireCase& config, const Plan& plan)
       : config_(config),
         plan_(plan),
-        link_(config.link == "grpc" ? NewGrpcLink() : NewInProcessLink()),
+        link_(config.link == "grpc"  ? NewGrpcLink()
+              : config.link == "tcp" ? NewTcpLink()
+                                     : NewInProcessLink()),
         syncs_(config.workers),
         store_(NewInMemoryStore()) {
     for (size_t i = 0; i < config_.weights.size(); ++i) {
@@ -245,8 +248,8 @@ std::vector<WireCase> Cases() {
     add("Top30PercentServers3Workers", n, {1, 1, 1}, "in process", "topk:0.3");
   }
   add("GrpcBf16Ring", 3, {}, "grpc", "bf16");
-  add("GrpcTop2PercentServers2Workers", 3, {1, 1}, "grpc", "topk:0.02");
-  add("GrpcRing", 3, {}, "grpc");
+  add("TcpTop2PercentServers2Workers", 3, {1, 1}, "tcp", "topk:0.02");
+  add("TcpRing", 3, {}, "tcp");
   add("GrpcServers2Workers", 3, {1, 1}, "grpc");
   return cases;
 }

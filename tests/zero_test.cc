@@ -162,7 +162,7 @@ TEST(ZeroFlagTest, WhatDoesNotGoTogetherIsRefusedInOneLine) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Jobs, ZeroTest, ::testing::Values(Case{2, 0, "grpc"}, Case{3, 2, "grpc"}),
+INSTANTIATE_TEST_SUITE_P(Jobs, ZeroTest, ::testing::Values(Case{2, 0, "grpc"}, Case{3, 2, "tcp"}),
                          [](const auto& info) {
                            return absl::StrCat(info.param.workers,
                                                info.param.servers == 0 ? "Ring" : "Servers",

@@ -140,7 +140,7 @@ std::vector<FlagEffect> WorkerFlagEffects() {
       // Exchange.
       {"update", {Is("zero", {"0"})}, {"owner"}},
       {"update", {Is("offload", {"none"})}, {"owner"}},
-      {"connections", {Is("link", {"auto", "grpc"})}, {"0"}},
+      {"connections", {Is("link", {"auto", "grpc", "tcp"})}, {"0"}},
       {"connections", {Is("topology", {"ps", "ring"})}, {"0"}},
       {"server_weights", {Is("topology", {"ps"})}, {"auto"}},
       // Model and data.

@@ -125,8 +125,9 @@ void FillPipeline(const JobOptions& options, const PipelinePlace* place, const T
   using Neighbour = StageLink::Neighbour;
   for (const Neighbour neighbour : {Neighbour::kBefore, Neighbour::kBehind}) {
     if (!place->link->Has(neighbour)) continue;
-    metrics->add_stage_links(
-        LinkName(place->link->SharesMemory(neighbour) ? Link::kShm : Link::kGrpc));
+    metrics->add_stage_links(LinkName(place->link->SharesMemory(neighbour)
+                                          ? Link::kShm
+                                          : FrameLinkOf(options.model_links.stages)));
   }
   metrics->set_stage_tx_bytes_per_step(static_cast<double>(result.share_traffic.tx_bytes) / steps);
   metrics->set_stage_rx_bytes_per_step(static_cast<double>(result.share_traffic.rx_bytes) / steps);

@@ -9,6 +9,7 @@
 #include "core/base/host_identity.h"
 #include "core/base/status_macros.h"
 #include "core/group/mesh.h"
+#include "core/plan/job_spec.h"
 #include "gradsync/join/sync_factory.h"
 #include "worker/pipeline/slice_link.h"
 
@@ -25,7 +26,7 @@ absl::StatusOr<Link> Resolve(const WorkerGroup& group) {
                              own.ok() ? own->Key() : kApart, Deadline::In(group.timeout));
   if (!hosts.ok()) return group.InJob(hosts.status());
   for (const std::string& host : *hosts) {
-    if (host == kApart || host != hosts->front()) return Link::kGrpc;
+    if (host == kApart || host != hosts->front()) return kLinkBetweenHosts;
   }
   return Link::kShm;
 }
@@ -36,9 +37,11 @@ absl::StatusOr<std::unique_ptr<SliceLink>> CreateSliceLink(Link link, const Work
   if (link == Link::kAuto) {
     GS_ASSIGN_OR_RETURN(link, Resolve(group));
   }
-  if (link == Link::kGrpc) return NewStreamSliceLink(group, GrpcTensorLinkOf(group));
+  if (link == Link::kGrpc || link == Link::kTcp) {
+    return NewStreamSliceLink(group, TensorLinkOf(link, group));
+  }
   if (link == Link::kShm) return NewWindowSliceLink(group);
-  return FlagError("tensor_link", "auto, grpc or shm", std::string(LinkName(link)));
+  return FlagError("tensor_link", "auto, grpc, tcp or shm", std::string(LinkName(link)));
 }
 
 absl::StatusOr<std::unique_ptr<ModelPlaces>> ModelPlaces::Open(const Member& member,
@@ -50,8 +53,8 @@ absl::StatusOr<std::unique_ptr<ModelPlaces>> ModelPlaces::Open(const Member& mem
   places->replicas_ = std::make_unique<SideChannel>(SubGroup(all, mesh, mesh.samples()), "job");
   if (mesh.has_pipeline()) {
     const WorkerGroup stages = SubGroup(all, mesh, MeshDimension::kPipeline);
-    places->stage_link_ =
-        std::make_unique<StageLink>(stages, GrpcTensorLinkOf(all), links.stages, member.activity());
+    places->stage_link_ = std::make_unique<StageLink>(stages, TensorLinkOf(links.stages, all),
+                                                      links.stages, member.activity());
     places->stages_ = std::make_unique<SideChannel>(stages, "stages");
     places->pipeline_ = {places->stage_link_.get(), places->stages_.get(), places->replicas_.get()};
   }

@@ -17,7 +17,7 @@
 
 namespace gradsync {
 
-// kGrpc, kShm, or kAuto: shm where both ends share a host. The same on all ranks
+// kGrpc, kTcp, kShm, or kAuto: shm where both ends share a host. The same on all ranks
 // (JoinOptions::same_on_all_ranks).
 struct ModelLinks {
   Link stages = Link::kAuto;

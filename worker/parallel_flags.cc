@@ -25,8 +25,8 @@ ABSL_FLAG(
     "normalised and dropped in parts: less memory, as many bytes, more messages");
 
 ABSL_FLAG(std::string, tensor_link, "auto",
-          "by what slices (--mesh=tensor=N) exchange tensors: grpc, shm (slices of one host), or "
-          "auto, shm where all slices of a model share a host");
+          "by what slices (--mesh=tensor=N) exchange tensors: grpc, tcp, shm (slices of one host), "
+          "or auto, shm where all slices of a model share a host");
 
 ABSL_FLAG(int, zero, 0,
           "what owners (ranks of a ring, or servers) keep for all: 1: the optimizer's state, as "
@@ -93,7 +93,7 @@ absl::Status CheckOwners(const std::string& offload, const JobOptions& job) {
   const Link link = job.join.sync.job.link;
   if (BetweenGpus(link)) {
     return Refuse(absl::StrCat("none with --link=", LinkName(link),
-                               ", whose owners update on GPUs (or --link=grpc or shm)"),
+                               ", whose owners update on GPUs (or --link=grpc, tcp or shm)"),
                   offload);
   }
   const BackendTrait* const trait = FindBackend(job.join.sync.job.topology, link);

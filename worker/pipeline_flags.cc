@@ -46,8 +46,8 @@ ABSL_FLAG(std::string, split, kSplit,
           "by the time that each block takes on rank 0");
 ABSL_FLAG(
     std::string, pipeline_link, "auto",
-    "by what tensors pass between stages (--mesh=pipeline=N): grpc, shm (stages of one host), or "
-    "auto, shm between any two neighbours that share a host");
+    "by what tensors pass between stages (--mesh=pipeline=N): grpc, tcp, shm (stages of one host), "
+    "or auto, shm between any two neighbours that share a host");
 
 namespace gradsync {
 namespace {
@@ -81,10 +81,10 @@ absl::Status CheckLocalStages(const JobOptions& job) {
 }  // namespace
 
 absl::StatusOr<Link> ParsePartsLink(absl::string_view flag, absl::string_view text) {
-  for (Link link : {Link::kAuto, Link::kGrpc, Link::kShm}) {
+  for (Link link : {Link::kAuto, Link::kGrpc, Link::kTcp, Link::kShm}) {
     if (LinkName(link) == text) return link;
   }
-  return FlagError(flag, "auto, grpc or shm", text);
+  return FlagError(flag, "auto, grpc, tcp or shm", text);
 }
 
 absl::Status PipelineFromFlags(JobOptions* job) {

@@ -278,7 +278,8 @@ absl::Status Seeing::WriteTrace(const Member& member, const Plan& plan) {
       std::printf("no predicted step: %s\n", std::string(predicted.status().message()).c_str());
     }
   } else if (options_.trace.bytes_per_second > 0) {
-    std::printf("no predicted step: the simulator knows steps under bsp over --link=grpc\n");
+    std::printf(
+        "no predicted step: the simulator knows steps under bsp over --link=grpc and tcp\n");
   }
   GS_RETURN_IF_ERROR(WriteFileAtomically(options_.trace.path, PerfettoFile(traces)));
   std::printf("trace of steps %ld to %ld: %s\n", static_cast<long>(options_.trace.first_step),

@@ -6,15 +6,17 @@
 #include "gradsync/join/server_weights.h"
 
 ABSL_FLAG(std::string, topology, "local", "local, ps (parameter servers) or ring");
-ABSL_FLAG(std::string, link, "auto", "auto, grpc, shm, gloo, nccl or cuda_ipc (GPUs of one host)");
+ABSL_FLAG(std::string, link, "auto",
+          "auto, grpc, tcp, shm, gloo, nccl or cuda_ipc (GPUs of one host)");
 ABSL_FLAG(std::string, update, "worker",
           "who runs the optimizer: worker, or owner (server or ring rank)");
 ABSL_FLAG(std::string, consistency, "bsp",
           "bsp: every step waits for all; ssp:S: for those more than S steps behind; asp: for "
-          "nobody. The last two: ps with --update=owner, over grpc");
-ABSL_FLAG(std::string, compression, "none",
-          "of gradients on the wire (grpc): none, fp16, bf16, or topk:R (ps only), which sends the "
-          "largest R of each chunk, 0 < R <= 1, and the rest later");
+          "nobody. The last two: ps with --update=owner, over grpc or tcp");
+ABSL_FLAG(
+    std::string, compression, "none",
+    "of gradients on the wire (grpc, tcp): none, fp16, bf16, or topk:R (ps only), which sends the "
+    "largest R of each chunk, 0 < R <= 1, and the rest later");
 ABSL_FLAG(std::vector<std::string>, servers, {},
           "parameter servers, host:port,...; none: workers are the servers (--owners)");
 ABSL_FLAG(std::string, server_weights, "auto",
@@ -24,7 +26,8 @@ ABSL_FLAG(std::string, server_weights, "auto",
 ABSL_FLAG(int, owners, 0,
           "with --topology=ps and no servers of their own, so that workers are the servers: the "
           "first so many own the gradients' chunks; 0: all");
-ABSL_FLAG(int, connections, 0, "gRPC connections per pair of peers; 0: 2 for ps, 4 for ring");
+ABSL_FLAG(int, connections, 0,
+          "connections of grpc or tcp per pair of peers; 0: 2 for ps, 4 for ring");
 
 namespace gradsync {
 

@@ -43,20 +43,32 @@ Series SeriesOf(const PlacedJob& job) {
   return {rank, hosts, job.servers, job.placement};
 }
 
-bool Plain(const proto::Run& run) {
+// Whose measurements the table has: gRPC's, or TCP's where there are none of those.
+Link LinkOfTable(const proto::RunRecords& records) {
+  Link found = Link::kGrpc;
+  for (const proto::Run& run : records.runs()) {
+    const Link link = SpecOf(run).link;
+    if (!run.bandwidth().empty() && link == Link::kGrpc) return link;
+    if (!run.bandwidth().empty() && link == Link::kTcp) found = link;
+  }
+  return found;
+}
+
+bool Plain(const proto::Run& run, Link link) {
   const JobSpec spec = SpecOf(run);
   return !run.bandwidth().empty() && spec.topology != Topology::kLocal &&
-         (spec.link == Link::kNone || spec.link == Link::kGrpc) &&
+         (spec.link == Link::kNone || spec.link == Link::kGrpc || spec.link == link) &&
          spec.update == UpdateSite::kWorker && !spec.codec.compresses() &&
          spec.consistency.bulk() && JobOf(run).arrangement == Arrangement();
 }
 
 // The number of workers for which most bandwidths are known, the most of them; 0 for none.
 int WorkersOfTable(const proto::RunRecords& records) {
+  const Link link = LinkOfTable(records);
   std::map<int, std::set<std::string>> known;
   for (const auto* runs : {&records.runs(), &records.predictions()}) {
     for (const proto::Run& run : *runs) {
-      if (Plain(run) && run.workers() >= 2) known[run.workers()].insert(run.bandwidth());
+      if (Plain(run, link) && run.workers() >= 2) known[run.workers()].insert(run.bandwidth());
     }
   }
   int best = 0;
@@ -84,9 +96,10 @@ Cells CellsOf(const proto::RunRecords& records, int workers,
   Cells cells;
   std::set<std::string> wanted(asked_for.begin(), asked_for.end());
   wanted.insert(std::begin(kPredictedRows), std::end(kPredictedRows));
+  const Link link = LinkOfTable(records);
   for (bool measured : {true, false}) {
     for (const proto::Run& run : measured ? records.runs() : records.predictions()) {
-      if (!Plain(run) || run.workers() != workers) continue;
+      if (!Plain(run, link) || run.workers() != workers) continue;
       Figures& figures = cells.by_series[SeriesOf(JobOf(run))];
       (measured ? figures.measured : figures.predicted)[run.bandwidth()] = &run;
       const absl::StatusOr<double> rate = ParseBandwidth(run.bandwidth());
@@ -150,7 +163,7 @@ std::string PredictedLead(const Cells& cells, const std::string& bandwidth, bool
 
 const proto::Run* PredictionOf(const proto::RunRecords& records, const proto::Run& run) {
   const PlacedJob job = JobOf(run);
-  if (job.spec.link != Link::kGrpc) return nullptr;
+  if (job.spec.link != Link::kGrpc && job.spec.link != Link::kTcp) return nullptr;
   for (const proto::Run& prediction : records.predictions()) {
     PlacedJob predicted = JobOf(prediction);
     predicted.spec.link = job.spec.link;

@@ -39,7 +39,7 @@ constexpr char kOwnFlags[] =
 absl::StatusOr<JobSweep> SweepOf(const CompareOptions& options) {
   SweepRules rules;
   rules.topologies = {Topology::kPs, Topology::kRing, Topology::kLocal};
-  rules.links = {Link::kAuto, Link::kGrpc, Link::kShm, Link::kGloo, Link::kNccl};
+  rules.links = {Link::kAuto, Link::kGrpc, Link::kTcp, Link::kShm, Link::kGloo, Link::kNccl};
   rules.on_hosts = !options.bandwidths.empty();
   rules.bulk_elsewhere = true;
   SweepFlags flags = options;
@@ -237,7 +237,8 @@ absl::Status ResolveOffloads(CompareOptions* options) {
   if (zeros.empty()) return FlagError("offload", "some of none, optimizer and parameters", "");
   for (const char* link : {"nccl", "gloo"}) {
     if (Contains(options->links, link)) {
-      return FlagError("link", "grpc or shm with --offload, which is to owners on the host", link);
+      return FlagError("link", "grpc, tcp or shm with --offload, which is to owners on the host",
+                       link);
     }
   }
   if (options->zeros != CompareOptions().zeros) {

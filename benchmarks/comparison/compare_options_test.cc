@@ -222,19 +222,19 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
          o.bandwidths = {"400mbit"};
          o.links = {"shm"};
        },
-       "--link: expected grpc, gloo or auto with --bandwidth"},
+       "--link: expected grpc, tcp, gloo or auto with --bandwidth"},
       {[](Options& o) {
          o.bandwidths = {"400mbit"};
          o.placements = {"mixed"};
          o.servers = {"2"};
        },
        "--placement: expected at most as many --servers as --workers"},
-      {[](Options& o) { o.links = {"tcp"}; }, "--link: expected some of auto, grpc"},
+      {[](Options& o) { o.links = {"rdma"}; }, "--link: expected some of auto, grpc, tcp"},
       {[](Options& o) {
          o.bandwidths = {"400mbit"};
          o.links = {"grpc", "nccl"};
        },
-       "--link: expected grpc, gloo or auto with --bandwidth, past which NCCL would go"},
+       "--link: expected grpc, tcp, gloo or auto with --bandwidth, past which NCCL would go"},
       {[](Options& o) {
          o.topologies = {"ps"};
          o.links = {"grpc", "nccl"};
@@ -356,7 +356,7 @@ TEST(CompareOptionsTest, WhatDoesNotGoTogetherWithOffloadIsRefused) {
       {[](CompareOptions& o) {
          o.links = {"grpc", "gloo"};
        },
-       "--link: expected grpc or shm with --offload"},
+       "--link: expected grpc, tcp or shm with --offload"},
       {[](CompareOptions& o) { o.zeros = {"1"}; }, "--zero: expected none with --offload"},
   };
   for (const auto& [change, message] : cases) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "benchmarks/comparison/compare_rounds.h"
+#include "benchmarks/comparison/decision.h"
 #include "benchmarks/peer_libraries/peer_ratio.h"
 #include "benchmarks/records/run_job.h"
 #include "benchmarks/records/terminal.h"
@@ -225,37 +226,22 @@ const proto::Run* Fastest(const Runs& runs, Topology topology, bool over_nccl) {
   return best;
 }
 
-std::string Lead(double ratio) {
-  if (ratio >= 2) return absl::StrFormat("%.1f times as fast as ", ratio);
-  const double percent = 100 * (ratio - 1);
-  return absl::StrFormat("%.*f %% faster than ", percent < 0.95 ? 1 : 0, percent);
-}
-
 // The same batch on both sides, so samples/s and step times compare alike. `where` begins the line:
 // "with 2 workers", "at 400mbit with 3 workers"; `note` ends it.
 void JudgeSpeed(const std::string& where, const proto::Run* faster, const proto::Run* slower,
                 const std::string& note, Verdict* verdict) {
   if (faster == nullptr || slower == nullptr) return;
   if (faster->samples_per_s() <= 0 || slower->samples_per_s() <= 0) return;
-  const int rounds = std::min(Rounds(*faster), Rounds(*slower));
-  MedianSpread ratio = RatioOverRounds(*faster, *slower);
-  if (ratio.p50 == 0) ratio.p50 = faster->samples_per_s() / slower->samples_per_s();
-  if (ratio.p50 < 1) {
-    std::swap(faster, slower);
-    ratio = {1 / ratio.p50, ratio.high > 0 ? 1 / ratio.high : 0, ratio.low > 0 ? 1 / ratio.low : 0};
-  }
-  absl::StrAppend(&verdict->text, "  speed: ", where, " ");
-  if (ShowsDifference(ratio, rounds)) {
-    absl::StrAppend(&verdict->text, Name(*faster), " was ", Lead(ratio.p50), Name(*slower));
-  } else {
-    absl::StrAppend(&verdict->text, "no difference shown ", rounds < 2 ? "by one round " : "",
-                    "between ", Name(*faster), " and ", Name(*slower));
-  }
-  absl::StrAppendFormat(&verdict->text, ": %.1f against %.1f samples/s", faster->samples_per_s(),
+  if (faster->samples_per_s() < slower->samples_per_s()) std::swap(faster, slower);
+  std::vector<double> ratios = RatiosOverRounds(*faster, *slower);
+  if (ratios.empty()) ratios = {faster->samples_per_s() / slower->samples_per_s()};
+  const Decision decision = Decide(ratios, verdict->decisions);
+  absl::StrAppendFormat(&verdict->text, "  speed: %s %s: %.1f against %.1f samples/s", where,
+                        Describe(decision, Name(*faster), Name(*slower)), faster->samples_per_s(),
                         slower->samples_per_s());
-  if (rounds > 1) {
-    absl::StrAppendFormat(&verdict->text, ", %.3f times (%.3f to %.3f)", ratio.p50, ratio.low,
-                          ratio.high);
+  if (ratios.size() > 1) {
+    absl::StrAppendFormat(&verdict->text, ", %.3f times (%.3f to %.3f)", decision.ratio,
+                          decision.low, decision.high);
   }
   absl::StrAppend(&verdict->text, note, "\n");
 }
@@ -448,6 +434,7 @@ std::string FormatRuns(const proto::RunRecords& records) {
 Verdict JudgeRuns(const proto::RunRecords& records) {
   Verdict verdict;
   verdict.text = "VERDICT\n";
+  verdict.decisions = std::max(1, records.runs_size());
   for (const auto& [group, runs] : GroupForSpeed(records)) {
     const proto::Run& first = *runs[0];
     const std::string with = absl::StrCat("with ", Count(first.workers(), "worker"));
@@ -467,9 +454,14 @@ Verdict JudgeRuns(const proto::RunRecords& records) {
   }
   for (const auto& [group, runs] : GroupForBits(records)) JudgeBits(runs, &verdict);
   if (const int rounds = MostRounds(records); rounds > 1) {
-    absl::StrAppend(&verdict.text, "  Times are medians of ratios within a round, in brackets ",
-                    DescribeInterval(rounds),
-                    ";\n  a difference is shown where that leaves out 1.\n");
+    absl::StrAppendFormat(
+        &verdict.text,
+        "  Times are means of ratios within a round, in brackets their interval, which is wrong "
+        "for "
+        "any of these\n  configurations in at most %.0f of 100 such pages. Faster: 1 is outside of "
+        "it. Equal within %.0f %%: two one-sided\n  tests. Not decided: neither, and with fewer "
+        "rounds more than said this spread cannot be decided.\n",
+        100 * kErrorRate, 100 * kEqualMargin);
   }
   if (std::any_of(records.runs().begin(), records.runs().end(), [](const proto::Run& run) {
         return run.servers() > 0 && run.bandwidth().empty();

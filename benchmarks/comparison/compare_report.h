@@ -18,12 +18,14 @@ struct Verdict {
   std::string text;  // lines
   // False when runs whose parameters must be equal differ.
   bool bits_agree = true;
+  // For how many each decision about speed is corrected: there are no more than configurations.
+  int decisions = 1;
 };
 
 // Compares the runs with equal numbers of workers: at each bandwidth which topology was faster, and
-// over all whether they ended with the same parameters in every round. A topology was faster where
-// the interval of its ratio within rounds (compare_rounds.h) leaves out 1; otherwise the line says
-// "no difference shown". On emulated networks servers on the workers' hosts and servers on more
+// over all whether they ended with the same parameters in every round. Each line says that one was
+// faster, that both are equal within a margin, or that it is not decided (decision.h), corrected for
+// as many lines as there are runs. On emulated networks servers on the workers' hosts and servers on more
 // hosts than the ring has are compared with it one by one, beside what is predicted; there runs
 // that are not valid do not take part. Arrangements, meshes and replicas, are compared where they
 // have equally many workers, also one, samples per step and, on networks, hosts.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "benchmarks/comparison/training_job.h"
+#include "benchmarks/peer_libraries/peer_ratio.h"
 #include "benchmarks/records/run_job.h"
 
 namespace gradsync {
@@ -207,13 +208,9 @@ absl::StatusOr<proto::Run> MergeRounds(const std::vector<proto::Run>& rounds) {
   return merged;
 }
 
-MedianSpread RatioOverRounds(const proto::Run& run, const proto::Run& other) {
+std::vector<double> RatiosOverRounds(const proto::Run& run, const proto::Run& other) {
   if (run.round_samples_per_s_size() != other.round_samples_per_s_size()) return {};
-  return SpreadOfMedian(RatiosByRound(Rates(other), Rates(run)));
-}
-
-bool ShowsDifference(const MedianSpread& ratio, int rounds) {
-  return rounds >= 2 && ratio.low > 0 && (ratio.low > 1 || ratio.high < 1);
+  return RatiosByRound(Rates(other), Rates(run));
 }
 
 std::string FormatRate(const proto::Run& run) {

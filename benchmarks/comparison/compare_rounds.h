@@ -16,7 +16,6 @@
 #include "absl/strings/string_view.h"
 #include "benchmarks/comparison/compare_options.h"
 #include "benchmarks/network/measured_job.h"
-#include "benchmarks/peer_libraries/peer_ratio.h"
 #include "benchmarks/records/terminal.h"
 #include "proto/run_record.pb.h"
 
@@ -35,13 +34,9 @@ std::vector<size_t> OrderOfRound(const std::vector<Configuration>& configuration
 // configurations.
 absl::StatusOr<proto::Run> MergeRounds(const std::vector<proto::Run>& rounds);
 
-// Samples per second of `run` over those of `other`, round by round. All zero where they were not
+// Samples per second of `run` over those of `other`, round by round. Empty where they were not
 // measured in equally many rounds.
-MedianSpread RatioOverRounds(const proto::Run& run, const proto::Run& other);
-
-// Whether such a ratio shows a difference: there were two rounds at least, and 1 is not within the
-// interval.
-bool ShowsDifference(const MedianSpread& ratio, int rounds);
+std::vector<double> RatiosOverRounds(const proto::Run& run, const proto::Run& other);
 
 // Samples per second, after several rounds with the interval of this median: "118.0 (117.0-119.0)".
 std::string FormatRate(const proto::Run& run);

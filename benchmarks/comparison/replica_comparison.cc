@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "benchmarks/comparison/compare_rounds.h"
+#include "benchmarks/comparison/decision.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/terminal.h"
@@ -189,13 +190,12 @@ ReplicaVerdict JudgeReplicas(const std::vector<ReplicaJob>& jobs,
     }
     const proto::Run* const ring = find(Kind::kRing, jobs[i].parts);
     if (ring == nullptr) continue;
-    const MedianSpread ratio = RatioOverRounds(*ring, runs[i]);
-    const int rounds = runs[i].round_samples_per_s_size();
+    const Decision decision =
+        Decide(RatiosOverRounds(*ring, runs[i]), static_cast<int>(runs.size()));
     absl::StrAppendFormat(
-        &verdict.text,
-        "  speed: a ring of %d ranks has %.2f times (%.2f to %.2f) the samples/s of %s%s\n",
-        jobs[i].parts, ratio.p50, ratio.low, ratio.high, NameOf(jobs[i]),
-        ShowsDifference(ratio, rounds) ? "" : ", which shows no difference");
+        &verdict.text, "  speed: %s: %.3f times (%.3f to %.3f) the samples/s\n",
+        Describe(decision, absl::StrCat("a ring of ", jobs[i].parts, " ranks"), NameOf(jobs[i])),
+        decision.ratio, decision.low, decision.high);
   }
   if (verdict.bits_agree) {
     absl::StrAppend(&verdict.text,

@@ -136,7 +136,7 @@ TEST(ReplicaComparisonTest, TheVerdictIsAboutBitsAndSpeed) {
   const ReplicaVerdict good =
       JudgeReplicas(jobs, {Merged(kTurns, 150), Merged(kReplicas, 100), Merged(kRanks, 80)});
   EXPECT_TRUE(good.bits_agree) << good.text;
-  EXPECT_THAT(good.text, HasSubstr("a ring of 2 ranks has 1.25 times"));
+  EXPECT_THAT(good.text, HasSubstr("a ring of 2 ranks was 25 % faster than"));
   const ReplicaVerdict bad = JudgeReplicas(
       jobs, {Merged(kTurns, 150), Merged(kReplicas, 100, "other"), Merged(kRanks, 80)});
   EXPECT_FALSE(bad.bits_agree);

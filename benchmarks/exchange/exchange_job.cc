@@ -106,7 +106,7 @@ absl::StatusOr<proto::Run> RunTlsBeside(const ExchangeJobOptions& options,
                                         const SyncBenchCase& bench_case,
                                         const proto::Run& measured) {
   GS_ASSIGN_OR_RETURN(proto::Run run, RunWithFlags(options, options.tls_flags, bench_case));
-  run.set_link("tls");
+  run.set_link(run.link() == LinkName(Link::kGrpc) ? "tls" : absl::StrCat(run.link(), "_tls"));
   AddPeerRatio(measured, &run);
   return run;
 }

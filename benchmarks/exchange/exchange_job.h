@@ -29,7 +29,7 @@ struct ExchangeJobOptions : JobPrograms {  // ranks are //benchmarks:sync_bench_
 absl::StatusOr<proto::Run> RunExchangeJob(const ExchangeJobOptions& options,
                                           const SyncBenchCase& bench_case);
 
-// The same under TLS. The record's link is "tls"; its peer_ratio is the time of `measured` over its
+// The same under TLS. The record's link is "tls" over gRPC and "tcp_tls" over TCP; its peer_ratio is the time of `measured` over its
 // own. Blocks. Errors: those of RunExchangeJob().
 absl::StatusOr<proto::Run> RunTlsBeside(const ExchangeJobOptions& options,
                                         const SyncBenchCase& bench_case,

@@ -54,7 +54,8 @@ absl::Status CheckNumbers(const SyncBenchOptions& options) {
 
 absl::StatusOr<JobSweep> SweepOf(const SyncBenchOptions& options) {
   SweepRules rules;
-  rules.links = {Link::kAuto, Link::kGrpc, Link::kShm, Link::kGloo, Link::kNccl, Link::kCudaIpc};
+  rules.links = {Link::kAuto, Link::kGrpc, Link::kTcp,    Link::kShm,
+                 Link::kGloo, Link::kNccl, Link::kCudaIpc};
   rules.on_hosts = !options.bandwidths.empty() && options.emulate;
   rules.sparse = false;
   rules.most_processes = kMostRanks;

@@ -146,7 +146,8 @@ TEST(SyncBenchOptionsTest, MistakesNameTheFlagAndWhatCame) {
       << "two ranks have no mixed placement with two dedicated servers";
   options.servers = {"1"};
   options.links = {"shm"};
-  EXPECT_THAT(ErrorOf(options), HasSubstr("--link: expected grpc, gloo or auto with --bandwidth"));
+  EXPECT_THAT(ErrorOf(options),
+              HasSubstr("--link: expected grpc, tcp, gloo or auto with --bandwidth"));
   options.links = {"grpc"};
   options.server_weights = "1,2";
   EXPECT_THAT(ErrorOf(options), HasSubstr("--server_weights: expected one for each of 3 servers"));

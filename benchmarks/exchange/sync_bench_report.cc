@@ -131,7 +131,8 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
   if (bench_case.bytes_per_second > 0) {
     run.set_model_us(ModelMicroseconds(bench_case, ranks[0], HostTraffic(flows, hosts)));
     const PlacedJob& job = bench_case.job;
-    if (run.link() == LinkName(Link::kGrpc) && job.workers > 1 && !job.bandwidth.empty()) {
+    const bool frames = run.link() == LinkName(Link::kGrpc) || run.link() == LinkName(Link::kTcp);
+    if (frames && job.workers > 1 && !job.bandwidth.empty()) {
       GS_ASSIGN_OR_RETURN(const double simulated, SimulatedMicroseconds(bench_case));
       run.set_simulated_us(simulated);
     }

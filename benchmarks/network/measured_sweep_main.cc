@@ -83,7 +83,8 @@ void PrintMachine(const proto::Machine& machine) {
 
 int RunMeasuredSweep(const MeasuredSweep& sweep) {
   proto::RunRecords records;
-  *records.mutable_machine() = DescribeMachine();
+  *records.mutable_machine() =
+      DescribeMachine(EnvironmentVariable("BUILD_WORKSPACE_DIRECTORY").value_or(""));
   records.set_command(sweep.command);
   if (const absl::Status writable = CheckWritable("json", sweep.json); !writable.ok()) {
     PrintError(sweep.program, writable.message());

@@ -25,8 +25,8 @@ TEST(FlagChecks, NamesAreKnownOnesAndAtLeastOne) {
   EXPECT_TRUE(CheckNames("link", {"shm", "grpc"}, {"grpc", "shm"}).ok());
   ExpectFlagError(CheckNames("link", {}, {"grpc", "shm"}),
                   "--link: expected grpc, shm, found \"\"");
-  ExpectFlagError(CheckNames("link", {"grpc", "tcp"}, {"grpc", "shm"}),
-                  "--link: expected some of grpc, shm, found \"tcp\"");
+  ExpectFlagError(CheckNames("link", {"grpc", "rdma"}, {"grpc", "shm"}),
+                  "--link: expected some of grpc, shm, found \"rdma\"");
 }
 
 TEST(FlagChecks, CountsKeepTheirOrderAndTheirBounds) {

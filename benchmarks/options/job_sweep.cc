@@ -42,7 +42,7 @@ absl::Status CheckBetweenHosts(const std::vector<Link>& links) {
       {Link::kShm, "whose hosts share no memory"}};
   for (const auto& [link, why] : why_not) {
     if (!Contains(links, link)) continue;
-    return FlagError("link", absl::StrCat("grpc, gloo or auto with --bandwidth, ", why),
+    return FlagError("link", absl::StrCat("grpc, tcp, gloo or auto with --bandwidth, ", why),
                      LinkName(link));
   }
   return absl::OkStatus();

@@ -43,7 +43,7 @@ std::map<std::string, std::string> SweepAliases();
 // What a program can measure at all.
 struct SweepRules {
   std::vector<Topology> topologies = {Topology::kRing, Topology::kPs};  // as messages list them
-  std::vector<Link> links = {Link::kAuto, Link::kGrpc, Link::kShm, Link::kGloo};
+  std::vector<Link> links = {Link::kAuto, Link::kGrpc, Link::kTcp, Link::kShm, Link::kGloo};
   bool on_hosts = false;  // jobs run on emulated hosts, and servers have places
   bool sparse = true;     // codecs that are
   int most_processes = kNoMost;

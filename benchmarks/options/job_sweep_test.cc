@@ -12,7 +12,8 @@ using ::testing::HasSubstr;
 SweepRules OnHosts() {
   SweepRules rules;
   rules.topologies = {Topology::kRing, Topology::kPs, Topology::kLocal};
-  rules.links = {Link::kAuto, Link::kGrpc, Link::kShm, Link::kGloo, Link::kNccl, Link::kCudaIpc};
+  rules.links = {Link::kAuto, Link::kGrpc, Link::kTcp,    Link::kShm,
+                 Link::kGloo, Link::kNccl, Link::kCudaIpc};
   rules.on_hosts = true;
   return rules;
 }
@@ -227,12 +228,13 @@ TEST(JobSweepTest, ValuesThatAreNoneNameTheirFlag) {
               HasSubstr("--workers: "));
   EXPECT_THAT(error([](SweepFlags* f) { f->placements = {"mixed"}; }, OnThisHost()),
               HasSubstr("--placement: expected dedicated, or --bandwidth"));
-  EXPECT_THAT(error(
-                  [](SweepFlags* f) {
-                    f->links = {"grpc", "shm"};
-                  },
-                  OnHosts()),
-              HasSubstr("--link: expected grpc, gloo or auto with --bandwidth, whose hosts share"));
+  EXPECT_THAT(
+      error(
+          [](SweepFlags* f) {
+            f->links = {"grpc", "shm"};
+          },
+          OnHosts()),
+      HasSubstr("--link: expected grpc, tcp, gloo or auto with --bandwidth, whose hosts share"));
   SweepRules dense = OnHosts();
   dense.sparse = false;
   EXPECT_THAT(error([](SweepFlags* f) { f->compressions = {"topk:0.1"}; }, dense),

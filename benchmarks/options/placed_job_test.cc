@@ -72,8 +72,9 @@ TEST(PlacedJobTest, WhatCannotBeDoesNotFit) {
   EXPECT_THAT(message(Job(Placement::kMixed, 4, 4)), HasSubstr("found \"mixed\""));
   PlacedJob gloo = Job(Placement::kDedicated, 2, 1);
   gloo.spec.link = Link::kGloo;
-  EXPECT_THAT(message(gloo),
-              HasSubstr("--link: expected auto, grpc, shm, nccl or cuda_ipc with --topology=ps"));
+  EXPECT_THAT(
+      message(gloo),
+      HasSubstr("--link: expected auto, grpc, tcp, shm, nccl or cuda_ipc with --topology=ps"));
 }
 
 TEST(PlacedJobTest, ADescriptionNamesWhatIsNotTheDefault) {

@@ -182,6 +182,8 @@ std::vector<Contestant> All(int ranks, int cores) {
                                  Ours(Topology::kPs, Link::kShm),
                                  Ours(Topology::kRing, Link::kGrpc),
                                  Ours(Topology::kPs, Link::kGrpc),
+                                 Ours(Topology::kRing, Link::kTcp),
+                                 Ours(Topology::kPs, Link::kTcp),
                                  Library("gloo", PeerLaunch::kProcesses, GlooSettings()),
                                  Library("mpich", PeerLaunch::kMpi, MpichSettings(crowded)),
                                  Library("openmpi", PeerLaunch::kMpi, OpenMpiSettings(crowded)),

@@ -13,10 +13,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "core/program/compiler_name.h"
 #include "google/protobuf/stubs/common.h"
 #include "grpcpp/version_info.h"
@@ -45,9 +47,34 @@ std::string Lookup(const char* path, absl::string_view key, char separator) {
   return "";
 }
 
+// What `git -C folder arguments` prints, without the end of the line; nothing where it fails.
+absl::optional<std::string> AskGit(const std::string& folder, const std::string& arguments) {
+  const std::string quoted = absl::StrReplaceAll(folder, {{"'", "'\\''"}});
+  FILE* const git =
+      popen(absl::StrCat("git -C '", quoted, "' ", arguments, " 2>/dev/null").c_str(), "re");
+  if (git == nullptr) return absl::nullopt;
+  std::string answer;
+  for (int letter = std::fgetc(git); letter != EOF; letter = std::fgetc(git)) {
+    answer.push_back(static_cast<char>(letter));
+  }
+  if (pclose(git) != 0) return absl::nullopt;
+  absl::StripTrailingAsciiWhitespace(&answer);
+  return answer;
+}
+
+void DescribeCommit(const std::string& checkout, proto::Machine* machine) {
+  machine->set_commit("unknown");
+  if (checkout.empty()) return;
+  const absl::optional<std::string> commit = AskGit(checkout, "rev-parse HEAD");
+  if (!commit.has_value()) return;
+  machine->set_commit(*commit);
+  machine->set_dirty(AskGit(checkout, "status --porcelain --untracked-files=no").value_or("") !=
+                     "");
+}
+
 }  // namespace
 
-proto::Machine DescribeMachine() {
+proto::Machine DescribeMachine(const std::string& checkout) {
   proto::Machine machine;
   machine.set_cpu(Lookup("/proc/cpuinfo", "model name", ':'));
   machine.set_cores(static_cast<int>(std::thread::hardware_concurrency()));
@@ -64,6 +91,7 @@ proto::Machine DescribeMachine() {
   versions["libtorch"] = TORCH_VERSION;
   versions["protobuf"] = google::protobuf::internal::VersionString(GOOGLE_PROTOBUF_VERSION);
   machine.set_date(absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone()));
+  DescribeCommit(checkout, &machine);
   return machine;
 }
 

@@ -11,9 +11,11 @@
 namespace gradsync {
 
 // This machine, this build and now: processor, cores that this process may use, memory, system,
-// compiler, build mode, versions of the libraries that were compiled against. What cannot be found
-// out stays empty. Has neither names nor addresses of the machine. Thread-safe.
-proto::Machine DescribeMachine();
+// compiler, build mode, versions of the libraries that were compiled against, and the commit of
+// `checkout`, a folder in it, as git says; "" for none. What cannot be found out stays empty, but for
+// the commit, which is "unknown". Has neither names nor addresses of the machine. Thread-safe; waits
+// for git.
+proto::Machine DescribeMachine(const std::string& checkout = "");
 
 // "AMD EPYC, 2 cores, 23.4 GiB; Debian GNU/Linux 12 (bookworm), Linux 6.1.0; GCC 12.2.0, -c opt;
 // ...", on one line.

@@ -1,6 +1,11 @@
 #include "benchmarks/records/machine_info.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -36,6 +41,26 @@ TEST(MachineInfoTest, EveryFieldIsFilled) {
   std::string error;
   ASSERT_TRUE(absl::ParseTime(absl::RFC3339_full, machine.date(), &date, &error)) << error;
   EXPECT_LT(absl::AbsDuration(absl::Now() - date), absl::Hours(1));
+}
+
+// What a shell would make of a folder's name is not asked.
+TEST(MachineInfoTest, TheCommitIsThatOfTheCheckoutAndUnknownElsewhere) {
+  EXPECT_EQ(DescribeMachine().commit(), "unknown");
+  const std::string folder = testing::TempDir() + "/it's a checkout";
+  ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
+  EXPECT_EQ(DescribeMachine(folder + "/none").commit(), "unknown");
+  const auto git = [&folder](const std::string& arguments) {
+    const std::string command =
+        "cd \"" + folder + "\" && git -c user.name=a -c user.email=a@b.c " + arguments;
+    return std::system(command.c_str());
+  };
+  ASSERT_EQ(git("init -q . && echo 1 > file && git add file"), 0);
+  ASSERT_EQ(git("commit -q -m one"), 0);
+  proto::Machine machine = DescribeMachine(folder);
+  EXPECT_THAT(machine.commit(), MatchesRegex("[0-9a-f]{40}"));
+  EXPECT_FALSE(machine.dirty());
+  std::ofstream(folder + "/file") << "2";
+  EXPECT_TRUE(DescribeMachine(folder).dirty());
 }
 
 TEST(MachineInfoTest, FormatIsOneLineWithTheVersions) {

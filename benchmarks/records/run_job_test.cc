@@ -32,7 +32,7 @@ TEST(RunJobTest, WhatIsWrittenIsReadBack) {
 
 TEST(RunJobTest, WordsThatAreMissingOrOfOthersAreTheUsualOnes) {
   proto::Run run;
-  run.set_link("tcp");
+  run.set_link("tls");
   const PlacedJob job = JobOf(run);
   EXPECT_EQ(job.spec.topology, Topology::kRing);
   EXPECT_EQ(job.spec.link, Link::kNone);

@@ -15,6 +15,8 @@
 #include "core/base/host_port.h"
 #include "core/base/status_macros.h"
 #include "grpc/grpc.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/security/server_credentials.h"
 
 namespace gradsync {
 namespace {
@@ -120,6 +122,7 @@ absl::StatusOr<Credentials> TlsCredentials(const TlsTexts& texts) {
   KeepGrpc();
   Credentials credentials;
   credentials.encrypted = true;
+  credentials.tls = std::make_shared<const TlsTexts>(texts);
   grpc::SslCredentialsOptions channel;
   channel.pem_root_certs = texts.issuers.empty() ? texts.certificate : texts.issuers;
   channel.pem_private_key = texts.key;

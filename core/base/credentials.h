@@ -8,18 +8,33 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "grpcpp/security/credentials.h"
-#include "grpcpp/security/server_credentials.h"
+
+// Without gRPC's headers: programs that link LibTorch include this one.
+namespace grpc {
+class ChannelCredentials;
+class ServerCredentials;
+}  // namespace grpc
 
 namespace gradsync {
 
+// TLS, from the texts of PEM files.
+struct TlsTexts {
+  std::string certificate;  // of this process, with what leads to its issuer
+  std::string key;          // of the certificate
+  // Who is trusted to have issued a peer's certificate. With it a listener asks for a certificate
+  // and verifies it. Empty: `certificate` itself, and listeners do not ask.
+  std::string issuers;
+};
+
 // Every part that opens a connection or listens for one takes a Credentials by value; nothing reads
-// them from a global or from the environment. Copies share the two objects, which are immutable, so
+// them from a global or from the environment. Copies share the objects, which are immutable, so
 // a Credentials may be used by many threads and may outlive the part that it was given to.
 struct Credentials {
   std::shared_ptr<grpc::ChannelCredentials> channel;  // for the side that connects; never null
   // For the side that listens; null: it cannot, because it has no certificate.
   std::shared_ptr<grpc::ServerCredentials> server;
+  // What links other than gRPC's encrypt with; null: they do not.
+  std::shared_ptr<const TlsTexts> tls;
   // Shared by all processes of a job: who connects proves that it has it
   // (core/base/secret_proof.h). Empty: nobody is asked. Never logged, and never sent.
   std::string secret;
@@ -31,15 +46,6 @@ struct Credentials {
 
 // Neither encrypted nor authenticated: for one machine, or for a network that is trusted.
 Credentials InsecureCredentials();
-
-// TLS, from the texts of PEM files.
-struct TlsTexts {
-  std::string certificate;  // of this process, with what leads to its issuer
-  std::string key;          // of the certificate
-  // Who is trusted to have issued a peer's certificate. With it a listener asks for a certificate
-  // and verifies it. Empty: `certificate` itself, and listeners do not ask.
-  std::string issuers;
-};
 
 // Who connects always verifies the peer's certificate, and that it is the address's. Without a
 // certificate nobody can listen. Errors: INVALID_ARGUMENT, naming --tls_cert, --tls_key or --tls_ca,

@@ -11,6 +11,7 @@
 #include "core/base/monotonic_time.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
+#include "core/links/server_link.h"
 #include "core/links/stream_test_util.h"
 #include "core/links/tcp_stream.h"
 #include "gmock/gmock.h"
@@ -36,6 +37,7 @@ std::vector<LinkKind> LinkKinds() {
       {"in_process_unkind", [unkind] { return NewInProcessLink(unkind); }},
       {"grpc", [] { return NewGrpcLink(); }},
       {"tcp", [] { return NewTcpLink(); }},
+      {"grpc_to_server", [] { return NewServerLink(); }},
       {"near", [] { return NewNearLink(NewGrpcLink(), StreamProof()); }},
   };
 }

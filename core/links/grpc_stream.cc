@@ -1,5 +1,9 @@
 #include "core/links/grpc_stream.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -34,11 +38,12 @@ GrpcTuning TuningOf(const GrpcLinkOptions& options) {
   return {KeepaliveOf(options), options.probe_bandwidth};
 }
 
-class GrpcListener : public StreamListener {
+class GrpcListener : public GrpcConnections {
  public:
   GrpcListener(StreamAcceptor acceptor, const GrpcLinkOptions& options,
                std::shared_ptr<SilenceWatch> watch)
-      : service_(std::move(acceptor), options.credentials.secret, options.health,
+      : options_(options),
+        service_(std::move(acceptor), options.credentials.secret, options.health,
                  std::move(watch)) {}
 
   ~GrpcListener() override {
@@ -48,17 +53,11 @@ class GrpcListener : public StreamListener {
     server_->Wait();
   }
 
-  absl::Status Start(const std::string& host, const std::string& address,
-                     const GrpcLinkOptions& options) {
+  absl::Status Listen(const std::string& host, const std::string& address) {
     grpc::ServerBuilder builder;
-    AddGrpcServerArguments(TuningOf(options), &builder);
-    builder.SetMaxReceiveMessageSize(options.max_message_bytes);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
-                               static_cast<int>(absl::ToInt64Milliseconds(options.idle_timeout)));
     int port = 0;
-    builder.AddListeningPort(address, options.credentials.server, &port);
-    builder.RegisterCallbackGenericService(&service_);
-    server_ = builder.BuildAndStart();
+    builder.AddListeningPort(address, options_.credentials.server, &port);
+    Start(&builder);
     if (server_ == nullptr || port <= 0) {
       return absl::UnavailableError(absl::StrCat(
           "cannot listen at ", address, ": the port is taken or the address is not this host's"));
@@ -67,20 +66,57 @@ class GrpcListener : public StreamListener {
     return absl::OkStatus();
   }
 
+  absl::Status AwaitConnections() {
+    grpc::ServerBuilder builder;
+    adopter_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        options_.credentials.server);
+    Start(&builder);
+    return server_ != nullptr ? absl::OkStatus()
+                              : absl::InternalError("gRPC starts no server without a port");
+  }
+
   std::string address() const override { return address_; }
 
+  // What gRPC sets on sockets that it accepts itself, it does not on others'.
+  void Adopt(int descriptor) override {
+    const int on = 1;
+    setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    const auto patience_ms =
+        static_cast<unsigned>(absl::ToInt64Milliseconds(KeepaliveOf(options_).timeout));
+    setsockopt(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof(patience_ms));
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = descriptor;
+    adopter_->HandleNewConnection(&connection);
+  }
+
  private:
+  void Start(grpc::ServerBuilder* builder) {
+    AddGrpcServerArguments(TuningOf(options_), builder);
+    builder->SetMaxReceiveMessageSize(options_.max_message_bytes);
+    builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                                static_cast<int>(absl::ToInt64Milliseconds(options_.idle_timeout)));
+    builder->RegisterCallbackGenericService(&service_);
+    server_ = builder->BuildAndStart();
+  }
+
+  const GrpcLinkOptions options_;
   FrameService service_;
   std::unique_ptr<grpc::Server> server_;
+  // Null where the server listens itself.
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> adopter_;
   std::string address_;
 };
 
+std::shared_ptr<SilenceWatch> WatchOf(const GrpcLinkOptions& options) {
+  if (options.failure_timeout == absl::InfiniteDuration()) return nullptr;
+  return std::make_shared<SilenceWatch>(options.failure_timeout);
+}
+
 class GrpcLink : public StreamLink {
  public:
-  explicit GrpcLink(GrpcLinkOptions options) : options_(std::move(options)) {
-    if (options_.failure_timeout == absl::InfiniteDuration()) return;
-    watch_ = std::make_shared<SilenceWatch>(options_.failure_timeout);
-  }
+  explicit GrpcLink(GrpcLinkOptions options)
+      : options_(std::move(options)), watch_(WatchOf(options_)) {}
 
   absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string& address,
                                                          StreamAcceptor acceptor) override {
@@ -93,8 +129,7 @@ class GrpcLink : public StreamLink {
     }
     GS_RETURN_IF_ERROR(CheckListener(options_.credentials, address));
     auto listener = std::make_unique<GrpcListener>(std::move(acceptor), options_, watch_);
-    const absl::Status started = listener->Start(address.substr(0, colon), address, options_);
-    if (!started.ok()) return started;
+    GS_RETURN_IF_ERROR(listener->Listen(address.substr(0, colon), address));
     return listener;
   }
 
@@ -110,13 +145,24 @@ class GrpcLink : public StreamLink {
 
  private:
   const GrpcLinkOptions options_;
-  std::shared_ptr<SilenceWatch> watch_;  // null: of nobody
+  const std::shared_ptr<SilenceWatch> watch_;  // null: of nobody
 };
 
 }  // namespace
 
 std::shared_ptr<StreamLink> NewGrpcLink(GrpcLinkOptions options) {
   return std::make_shared<GrpcLink>(std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<GrpcConnections>> ServeGrpcConnections(
+    const GrpcLinkOptions& options, StreamAcceptor acceptor) {
+  if (options.credentials.server == nullptr) {
+    return absl::InvalidArgumentError(
+        "--tls_cert: expected a certificate, to listen, found nothing");
+  }
+  auto connections = std::make_unique<GrpcListener>(std::move(acceptor), options, WatchOf(options));
+  GS_RETURN_IF_ERROR(connections->AwaitConnections());
+  return connections;
 }
 
 }  // namespace gradsync

@@ -9,6 +9,7 @@
 
 #include <memory>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/credentials.h"
 #include "core/base/grpc_health.h"
@@ -69,6 +70,18 @@ struct GrpcLinkOptions {
 // accepted in time; UNAVAILABLE when the stream was refused; UNIMPLEMENTED, UNAUTHENTICATED or what
 // else the peer ended the call with. All name the address.
 std::shared_ptr<StreamLink> NewGrpcLink(GrpcLinkOptions options = {});
+
+// A listener without an address, to which others hand connections that they have accepted.
+class GrpcConnections : public StreamListener {
+ public:
+  // A connected socket that does not block, of which nothing has been read; it is gRPC's from then on.
+  // Thread-safe; must have returned before the destructor begins.
+  virtual void Adopt(int descriptor) = 0;
+};
+
+// Errors: INVALID_ARGUMENT without a certificate to listen with.
+absl::StatusOr<std::unique_ptr<GrpcConnections>> ServeGrpcConnections(
+    const GrpcLinkOptions& options, StreamAcceptor acceptor);
 
 }  // namespace gradsync
 

@@ -267,11 +267,13 @@ absl::Status PeerSession::OnHello(const proto::PeerHello& hello,
   *sender = peer;
   {
     MutexLock lock(&mutex_);
-    ++peers_[peer].greeted;
     ++open_;
-    changed_.SignalAll();
   }
+  // Before Connect() can return, whose caller may send at once: HELLO comes first.
   stream->Send(HelloFrame(answer));
+  MutexLock lock(&mutex_);
+  ++peers_[peer].greeted;
+  changed_.SignalAll();
   return absl::OkStatus();
 }
 

@@ -1,5 +1,7 @@
 #include "core/links/tcp_frame_stream.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -28,11 +30,18 @@ constexpr size_t kReadAtOnce = 1 << 20;
 // Before a stream is open, peers are strangers.
 constexpr RecordReader::Limits kOpeningLimits = {4096, 0};
 
+// What waits in the kernel and was not sent yet: urgent frames cannot overtake it.
+constexpr int kUnsentBytes = 256 << 10;
+
 constexpr size_t kMaxPayloadBytes = size_t{1} << 31;
 constexpr size_t kMaxReasonBytes = 2048;
 
 // How long a peer has to take in why we cancel; as over gRPC (core/links/grpc_frame_stream.cc).
 constexpr absl::Duration kLinger = absl::Milliseconds(500);
+
+void LimitUnsent(int descriptor) {
+  setsockopt(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes, sizeof(kUnsentBytes));
+}
 
 absl::Status Lost(const std::string& peer, absl::string_view how) {
   return absl::UnavailableError(absl::StrCat(peer, ": lost, or cancelled there: ", how));
@@ -60,25 +69,31 @@ TcpFrameStream::TcpFrameStream(int descriptor, std::unique_ptr<TcpTransport> tra
       sink_(std::move(sink)),
       opening_(Opening::kOpen),
       heard_(MonotonicTime::Now()),
-      open_(true) {}
+      open_(true) {
+  LimitUnsent(descriptor_);
+}
 
-TcpFrameStream::TcpFrameStream(int descriptor, std::unique_ptr<TcpTransport> transport,
-                               std::string peer, std::shared_ptr<TcpReactor> reactor,
+TcpFrameStream::TcpFrameStream(int descriptor, std::string peer,
+                               std::shared_ptr<TcpReactor> reactor,
                                std::shared_ptr<ReceiveMemory> memory, const TcpPatience& patience,
                                std::shared_ptr<TcpAcceptance> acceptance)
     : descriptor_(descriptor),
-      transport_(std::move(transport)),
+      transport_(NewPlainTransport(descriptor)),
       peer_(std::move(peer)),
       reactor_(std::move(reactor)),
       patience_(patience),
       acceptance_(std::move(acceptance)),
       reader_(std::move(memory), kOpeningLimits),
-      opening_(Opening::kAwaitsOpening),
+      opening_(acceptance_->tls != nullptr || acceptance_->others != nullptr
+                   ? Opening::kUnknown
+                   : Opening::kAwaitsOpening),
       heard_(MonotonicTime::Now()),
       open_by_(heard_ + patience.open_within),
       open_(false) {}
 
-TcpFrameStream::~TcpFrameStream() { close(descriptor_); }
+TcpFrameStream::~TcpFrameStream() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
 
 // Sending.
 
@@ -310,7 +325,52 @@ void TcpFrameStream::OnAttention() {
   ConsiderEnd(MonotonicTime::Now());
 }
 
+// Looks at the first bytes of a connection: they are another's, or announce TLS, or are for the
+// reader. False if there is nothing for the reader yet.
+bool TcpFrameStream::Sort() {
+  char first[TcpRecord::kPrefixBytes];
+  const ssize_t seen = recv(descriptor_, first, sizeof(first), MSG_PEEK | MSG_DONTWAIT);
+  if (seen < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+  if (seen <= 0) {
+    ReadEnded(Lost(peer_, seen == 0 ? "the connection was closed" : std::strerror(errno)));
+    return false;
+  }
+  const auto bytes = static_cast<size_t>(seen);
+  const bool ours = first[0] == 'G' && (bytes < 2 || first[1] == 'S');
+  if (ours && bytes < sizeof(first)) return false;
+  if (!ours && acceptance_->others != nullptr) {
+    GiveAway();
+    return false;
+  }
+  opening_ = Opening::kAwaitsOpening;
+  if (!ours || acceptance_->tls == nullptr) return true;
+  const absl::StatusOr<TcpRecord> record = ReadPrefix(first);
+  if (!record.ok() || record->type != TcpRecord::kTls || record->header_bytes > 0 ||
+      record->payload_bytes > 0) {
+    return true;
+  }
+  // It is there, as was seen.
+  if (recv(descriptor_, first, sizeof(first), MSG_DONTWAIT) != seen) return false;
+  transport_ = acceptance_->tls->Accepting(descriptor_);
+  encrypted_ = true;
+  return true;
+}
+
+void TcpFrameStream::GiveAway() {
+  {
+    MutexLock lock(&mutex_);
+    if (ended_) return;  // the listener closes
+    ended_ = true;
+    closed_ = true;
+  }
+  const std::shared_ptr<TcpFrameStream> self = shared_from_this();
+  reactor_->Remove(descriptor_);
+  acceptance_->others(std::exchange(descriptor_, -1));
+  acceptance_->registry.Remove();
+}
+
 bool TcpFrameStream::Read() {
+  if (opening_ == Opening::kUnknown && !Sort()) return false;
   size_t read = 0;
   while (read < kReadAtOnce) {
     {
@@ -416,6 +476,12 @@ bool TcpFrameStream::TakeRecord(TcpRecord::Type type, absl::string_view header, 
       }
       wrong = absl::DataLossError("a proof that nobody asked for");
       break;
+    case TcpRecord::kTls:
+      wrong = acceptance_ != nullptr && acceptance_->tls == nullptr
+                  ? absl::FailedPreconditionError(
+                        "the caller encrypts (--tls_cert), the process that was called does not")
+                  : absl::DataLossError("TLS that does not begin here");
+      break;
     case TcpRecord::kChallenge:
     case TcpRecord::kAccepted:
       wrong = absl::DataLossError("an answer to an opening, on an open stream");
@@ -454,6 +520,10 @@ void TcpFrameStream::TakeOpening(absl::string_view header) {
         absl::StrCat("version of the TCP link: expected ", TcpRecord::kVersion, ", found ",
                      opening->oldest_version, " to ", opening->newest_version)));
   }
+  if (acceptance_->tls != nullptr && !encrypted_) {
+    return Refuse(absl::FailedPreconditionError(
+        "the process that was called encrypts (--tls_cert), the caller does not"));
+  }
   proof_ = opening->proof;
   if (!acceptance_->checker.asks()) {
     if (opening->has_secret) {
@@ -483,6 +553,7 @@ void TcpFrameStream::Refuse(absl::Status why) { EndWith(why, Annotate(peer_, why
 
 void TcpFrameStream::Accept() {
   opening_ = Opening::kOpen;
+  LimitUnsent(descriptor_);
   reader_.set_limits({RecordReader::Limits().header_bytes, acceptance_->max_payload_bytes});
   if (acceptance_->watch != nullptr) {
     acceptance_->watch->Add(absl::StrCat(peer_[0] == '[' ? "ipv6:" : "ipv4:", peer_),

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -41,15 +42,20 @@ struct TcpPatience {
 
 // What those that are accepted need of their listener.
 struct TcpAcceptance {
-  TcpAcceptance(StreamAcceptor acceptor, std::string secret, uint64_t max_payload_bytes,
+  TcpAcceptance(StreamAcceptor acceptor, std::string secret, std::shared_ptr<TlsContext> tls,
+                std::function<void(int)> others, uint64_t max_payload_bytes,
                 std::shared_ptr<SilenceWatch> watch)
       : acceptor(std::move(acceptor)),
         checker(std::move(secret)),
+        tls(std::move(tls)),
+        others(std::move(others)),
         max_payload_bytes(max_payload_bytes),
         watch(std::move(watch)) {}
 
   StreamAcceptor acceptor;  // null once no stream can come any more
   ProofChecker checker;
+  const std::shared_ptr<TlsContext> tls;  // null: peers must not encrypt; otherwise they must
+  const std::function<void(int)> others;  // TcpLinkOptions::others
   const uint64_t max_payload_bytes;
   const std::shared_ptr<SilenceWatch> watch;  // null: of nobody
   StreamRegistry registry;
@@ -69,10 +75,11 @@ class TcpFrameStream : public FrameStream,
                  std::shared_ptr<TcpReactor> reactor, std::shared_ptr<ReceiveMemory> memory,
                  const TcpPatience& patience, std::shared_ptr<FrameSink> sink);
 
-  // A connection that was accepted, on which the peer is still to open the stream.
-  TcpFrameStream(int descriptor, std::unique_ptr<TcpTransport> transport, std::string peer,
-                 std::shared_ptr<TcpReactor> reactor, std::shared_ptr<ReceiveMemory> memory,
-                 const TcpPatience& patience, std::shared_ptr<TcpAcceptance> acceptance);
+  // A connection that was accepted, on `descriptor`, which it owns and on which the peer is still to
+  // open the stream.
+  TcpFrameStream(int descriptor, std::string peer, std::shared_ptr<TcpReactor> reactor,
+                 std::shared_ptr<ReceiveMemory> memory, const TcpPatience& patience,
+                 std::shared_ptr<TcpAcceptance> acceptance);
 
   ~TcpFrameStream() override;
 
@@ -91,7 +98,8 @@ class TcpFrameStream : public FrameStream,
   void OnTick(MonotonicTime now, absl::Duration late) override;
 
  private:
-  enum class Opening { kAwaitsOpening, kAwaitsProof, kOpen };
+  // kUnknown: of a connection that may use TLS, or be another's.
+  enum class Opening { kUnknown, kAwaitsOpening, kAwaitsProof, kOpen };
 
   // What is being written; of the thread that has `writing_`.
   struct Batch {
@@ -110,6 +118,8 @@ class TcpFrameStream : public FrameStream,
 
   // On the reactor's thread.
   bool Read();
+  bool Sort();
+  void GiveAway();
   bool TakeRecord(TcpRecord::Type type, absl::string_view header, Payload payload);
   bool TakeFrame(absl::string_view header, Payload payload);
   void TakeOpening(absl::string_view header);
@@ -130,8 +140,8 @@ class TcpFrameStream : public FrameStream,
   void DropQueues();
   void AskForAttention() { reactor_->Attend(shared_from_this()); }
 
-  const int descriptor_;
-  const std::unique_ptr<TcpTransport> transport_;
+  int descriptor_;                           // -1: given away
+  std::unique_ptr<TcpTransport> transport_;  // does not change once the stream is open
   const std::string peer_;
   const std::shared_ptr<TcpReactor> reactor_;
   const TcpPatience patience_;
@@ -143,6 +153,7 @@ class TcpFrameStream : public FrameStream,
   proto::FrameHeader header_;
   StreamProof proof_;
   Opening opening_;
+  bool encrypted_ = false;  // at the accepting end
   absl::Status read_error_;
   MonotonicTime heard_;
   absl::optional<MonotonicTime> asked_;  // and not answered yet

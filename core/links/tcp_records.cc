@@ -45,7 +45,7 @@ absl::StatusOr<TcpRecord> ReadPrefix(const char* bytes) {
   const auto version = static_cast<uint8_t>(bytes[2]);
   const auto type = static_cast<uint8_t>(bytes[3]);
   if (bytes[0] != 'G' || bytes[1] != 'S' || version != TcpRecord::kVersion ||
-      type < TcpRecord::kOpening || type > TcpRecord::kPong) {
+      type < TcpRecord::kOpening || type > TcpRecord::kTls) {
     return absl::DataLossError(
         absl::StrCat("expected a record of version ", TcpRecord::kVersion,
                      " (docs/internals/protocol.md), found bytes \"",

@@ -10,7 +10,7 @@
 //
 // The header of a frame is a FrameHeader and that of an end an Error (proto/frame.proto), of an opening
 // a TcpOpening as below, of a challenge and a proof their text (core/base/secret_proof.h); other
-// records have none.
+// records have none. What comes behind a kTls is TLS, with all other records inside it.
 //
 // Private to core/links/tcp_stream.
 
@@ -48,6 +48,7 @@ struct TcpRecord {
     kEnd = 7,     // from the accepting side: the stream ends, or was refused, for this reason
     kPing = 8,
     kPong = 9,
+    kTls = 10,  // first, from the side that connects, in the clear
   };
   static constexpr size_t kPrefixBytes = 16;
   static constexpr uint8_t kVersion = 1;

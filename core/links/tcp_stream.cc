@@ -32,9 +32,6 @@
 namespace gradsync {
 namespace {
 
-// What waits in the kernel and was not sent yet: urgent frames cannot overtake it.
-constexpr int kUnsentBytes = 256 << 10;
-
 // Between two attempts to connect.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(10);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(250);
@@ -80,6 +77,8 @@ struct Address {
   }
 };
 
+bool IsWildcard(const HostPort& place) { return place.host == "0.0.0.0" || place.host == "::"; }
+
 // All that the name leads to. Errors: UNAVAILABLE, with the resolver's words.
 absl::StatusOr<std::vector<Address>> Resolve(const HostPort& place, bool to_listen) {
   addrinfo hints = {};
@@ -99,6 +98,15 @@ absl::StatusOr<std::vector<Address>> Resolve(const HostPort& place, bool to_list
   }
   freeaddrinfo(found);
   return addresses;
+}
+
+// Where to listen; one of them is enough for a wildcard, which is all addresses of both versions.
+absl::StatusOr<std::vector<Address>> PlacesOf(const HostPort& place) {
+  if (!IsWildcard(place)) return Resolve(place, /*to_listen=*/true);
+  GS_ASSIGN_OR_RETURN(std::vector<Address> places, Resolve({"::", place.port}, true));
+  GS_ASSIGN_OR_RETURN(const std::vector<Address> older, Resolve({"0.0.0.0", place.port}, true));
+  places.insert(places.end(), older.begin(), older.end());
+  return places;
 }
 
 // "10.0.0.7:4000", "[fe80::1]:4000".
@@ -123,10 +131,9 @@ std::string PeerOf(int descriptor) {
   return FormatHostPort(text, address.port());
 }
 
-void Tune(int descriptor) {
+void SendAtOnce(int descriptor) {
   const int on = 1;
   setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  setsockopt(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes, sizeof(kUnsentBytes));
 }
 
 // Waits for `events`. False when the deadline has passed.
@@ -154,7 +161,7 @@ absl::StatusOr<Descriptor> ConnectTo(const Address& address, Deadline deadline) 
     getsockopt(descriptor.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) return absl::UnavailableError(std::strerror(error));
   }
-  Tune(descriptor.get());
+  SendAtOnce(descriptor.get());
   return descriptor;
 }
 
@@ -204,6 +211,15 @@ struct Connection {
     return absl::OkStatus();
   }
 };
+
+// Says that TLS follows, which a server needs to tell it from gRPC's.
+absl::Status BeginTls(TlsContext& tls, const std::string& host, Connection* connection) {
+  std::string bytes;
+  AppendRecord(TcpRecord::kTls, "", &bytes);
+  GS_RETURN_IF_ERROR(connection->WriteAll(bytes));
+  connection->transport = tls.Connecting(connection->descriptor.get(), host);
+  return absl::OkStatus();
+}
 
 struct Answer {
   TcpRecord::Type type;
@@ -272,13 +288,12 @@ class Threads {
 class Accepting : public TcpReactor::Handler {
  public:
   Accepting(int descriptor, std::shared_ptr<TcpReactor> reactor, std::shared_ptr<Threads> threads,
-            std::shared_ptr<ReceiveMemory> memory, std::shared_ptr<TlsContext> tls,
-            const TcpPatience& patience, std::shared_ptr<TcpAcceptance> acceptance)
+            std::shared_ptr<ReceiveMemory> memory, const TcpPatience& patience,
+            std::shared_ptr<TcpAcceptance> acceptance)
       : descriptor_(descriptor),
         reactor_(std::move(reactor)),
         threads_(std::move(threads)),
         memory_(std::move(memory)),
-        tls_(std::move(tls)),
         patience_(patience),
         acceptance_(std::move(acceptance)) {}
 
@@ -297,11 +312,9 @@ class Accepting : public TcpReactor::Handler {
         if (errno == EINTR || errno == ECONNABORTED) continue;
         return false;
       }
-      Tune(accepted);
-      auto transport = tls_ != nullptr ? tls_->Accepting(accepted) : NewPlainTransport(accepted);
-      auto stream = std::make_shared<TcpFrameStream>(accepted, std::move(transport),
-                                                     PeerOf(accepted), threads_->Of(accepted_++),
-                                                     memory_, patience_, acceptance_);
+      SendAtOnce(accepted);
+      auto stream = std::make_shared<TcpFrameStream>(
+          accepted, PeerOf(accepted), threads_->Of(accepted_++), memory_, patience_, acceptance_);
       if (acceptance_->registry.Add(stream)) stream->Start();
     }
     return true;
@@ -323,7 +336,6 @@ class Accepting : public TcpReactor::Handler {
   const std::shared_ptr<TcpReactor> reactor_;
   const std::shared_ptr<Threads> threads_;
   const std::shared_ptr<ReceiveMemory> memory_;
-  const std::shared_ptr<TlsContext> tls_;
   const TcpPatience patience_;
   const std::shared_ptr<TcpAcceptance> acceptance_;
   int accepted_ = 0;
@@ -363,8 +375,10 @@ absl::StatusOr<Descriptor> ListenAt(Address* address) {
   setsockopt(descriptor.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (address->bytes.ss_family == AF_INET6) {
     const auto& six = reinterpret_cast<const sockaddr_in6&>(address->bytes);
-    // "::" takes both, unless 0.0.0.0 is listened at too.
-    const int only = IN6_IS_ADDR_UNSPECIFIED(&six.sin6_addr) ? 0 : 1;
+    // "::" and IPv4 written as IPv6 take what comes by IPv4.
+    const bool both =
+        IN6_IS_ADDR_UNSPECIFIED(&six.sin6_addr) || IN6_IS_ADDR_V4MAPPED(&six.sin6_addr);
+    const int only = both ? 0 : 1;
     setsockopt(descriptor.get(), IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only));
   }
   if (bind(descriptor.get(), address->get(), address->size) != 0 ||
@@ -382,6 +396,7 @@ class TcpLink : public StreamLink {
       : options_(std::move(options)),
         threads_(std::make_shared<Threads>(options_.threads)),
         memory_(std::make_shared<ReceiveMemory>()) {
+    if (options_.credentials.tls != nullptr) tls_ = NewTlsContext(*options_.credentials.tls);
     patience_.open_within = options_.opening_timeout;
     patience_.ask_after = options_.stopped_timeout / 2;
     patience_.answer_within = options_.stopped_timeout / 2;
@@ -399,7 +414,8 @@ class TcpLink : public StreamLink {
           absl::StrCat("cannot listen at \"", address, "\": expected host:port"));
     }
     GS_RETURN_IF_ERROR(CheckListener(options_.credentials, address));
-    absl::StatusOr<std::vector<Address>> resolved = Resolve(*place, /*to_listen=*/true);
+    GS_RETURN_IF_ERROR(tls_.status());
+    absl::StatusOr<std::vector<Address>> resolved = PlacesOf(*place);
     absl::Status why = resolved.status();
     std::vector<Descriptor> listening;
     int port = place->port;
@@ -413,20 +429,22 @@ class TcpLink : public StreamLink {
         }
         port = each.port();
         listening.push_back(*std::move(descriptor));
+        if (IsWildcard(*place)) break;
       }
     }
     if (listening.empty()) {
       return absl::UnavailableError(
           absl::StrCat("cannot listen at ", address, ": ", why.message()));
     }
-    auto acceptance = std::make_shared<TcpAcceptance>(
-        std::move(acceptor), options_.credentials.secret, options_.max_payload_bytes, watch_);
+    auto acceptance =
+        std::make_shared<TcpAcceptance>(std::move(acceptor), options_.credentials.secret, *tls_,
+                                        options_.others, options_.max_payload_bytes, watch_);
     std::vector<std::shared_ptr<Accepting>> accepting;
     for (Descriptor& each : listening) {
       const int descriptor = each.Take();
       auto reactor = threads_->Of(0);
       accepting.push_back(std::make_shared<Accepting>(descriptor, reactor, threads_, memory_,
-                                                      options_.tls, patience_, acceptance));
+                                                      patience_, acceptance));
       reactor->Add(descriptor, accepting.back());
     }
     return std::make_unique<TcpListener>(FormatHostPort(place->host, port), std::move(acceptance),
@@ -437,6 +455,7 @@ class TcpLink : public StreamLink {
                                                        std::shared_ptr<FrameSink> sink,
                                                        Deadline deadline) override {
     GS_ASSIGN_OR_RETURN(const HostPort place, ParseHostPort(address));
+    GS_RETURN_IF_ERROR(tls_.status());
     std::string why;
     for (absl::Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
       absl::StatusOr<std::vector<Address>> resolved = Resolve(place, /*to_listen=*/false);
@@ -451,11 +470,12 @@ class TcpLink : public StreamLink {
         Connection made;
         if (opened.ok()) {
           made.deadline = deadline;
-          made.transport = options_.tls != nullptr
-                               ? options_.tls->Connecting(descriptor->get(), place.host)
-                               : NewPlainTransport(descriptor->get());
+          made.transport = NewPlainTransport(descriptor->get());
           made.descriptor = *std::move(descriptor);
-          opened = OpenStream(&made, options_.proof, options_.credentials.secret, &refused);
+          if (*tls_ != nullptr) opened = BeginTls(**tls_, place.host, &made);
+          if (opened.ok()) {
+            opened = OpenStream(&made, options_.proof, options_.credentials.secret, &refused);
+          }
         }
         if (opened.ok()) return Begin(std::move(made), address, connection, std::move(sink));
         if (refused || absl::IsFailedPrecondition(opened)) return Annotate(address, opened);
@@ -486,6 +506,7 @@ class TcpLink : public StreamLink {
   }
 
   const TcpLinkOptions options_;
+  absl::StatusOr<std::shared_ptr<TlsContext>> tls_ = std::shared_ptr<TlsContext>();  // or null
   const std::shared_ptr<Threads> threads_;
   const std::shared_ptr<ReceiveMemory> memory_;
   TcpPatience patience_;

@@ -1,9 +1,11 @@
-// Streams of frames (core/links/frame_stream.h) over TCP connections of their own, one each.
+// Streams of frames (core/links/frame_stream.h) over TCP connections of their own, one each, without
+// gRPC (docs/internals/protocol.md).
 
 #ifndef GRADSYNC_CORE_LINKS_TCP_STREAM_H_
 #define GRADSYNC_CORE_LINKS_TCP_STREAM_H_
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 
@@ -13,14 +15,9 @@
 
 namespace gradsync {
 
-class TlsContext;  // core/links/tcp_transport.h
-
 struct TcpLinkOptions {
-  // The secret, and whether to listen beyond this host without one.
+  // The secret, TLS, and whether to listen beyond this host without either.
   Credentials credentials = InsecureCredentials();
-
-  // What connections are encrypted with; null: they are not.
-  std::shared_ptr<TlsContext> tls;
 
   // As GrpcLinkOptions has them (core/links/grpc_stream.h).
   absl::Duration failure_timeout = absl::InfiniteDuration();
@@ -35,6 +32,11 @@ struct TcpLinkOptions {
 
   // A frame that a listener of this link is sent may have so many bytes of payload.
   uint64_t max_payload_bytes = std::numeric_limits<uint64_t>::max();
+
+  // Takes connections to a listener of this link whose first bytes are not this link's: a socket that
+  // does not block and of which nothing has been read, which it owns from then on. Called on the
+  // link's threads; must not wait. Null: such connections are refused.
+  std::function<void(int descriptor)> others;
 
   // Threads that read, at most; each serves many connections. They start when there are connections.
   int threads = 2;
@@ -51,7 +53,8 @@ struct TcpLinkOptions {
 // message (of at most 2 KiB); a peer that does not take that in within half a second is cut off.
 //
 // Errors of Listen() and Connect(): as those of NewGrpcLink() (core/links/grpc_stream.h), but
-// FAILED_PRECONDITION where something else than this link listens.
+// FAILED_PRECONDITION where something else than this link listens, or one that encrypts where this
+// link does not; INVALID_ARGUMENT for a certificate or key that OpenSSL does not take.
 std::shared_ptr<StreamLink> NewTcpLink(TcpLinkOptions options = {});
 
 }  // namespace gradsync

@@ -3,11 +3,6 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <openssl/bio.h>
-#include <openssl/ec.h>
-#include <openssl/pem.h>
-#include <openssl/x509v3.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,14 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "core/base/credentials.h"
 #include "core/base/deadline.h"
 #include "core/base/monotonic_time.h"
+#include "core/links/raw_connection.h"
 #include "core/links/stream_test_util.h"
 #include "core/links/tcp_records.h"
-#include "core/links/tcp_transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -35,45 +30,6 @@ namespace {
 using ::testing::HasSubstr;
 
 Deadline Soon() { return Deadline::In(absl::Seconds(30)); }
-
-// A client of the listener that says what it likes.
-class RawConnection {
- public:
-  explicit RawConnection(const std::string& address)
-      : descriptor_(socket(AF_INET, SOCK_STREAM, 0)) {
-    int port = 0;
-    EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
-    sockaddr_in place = {};
-    place.sin_family = AF_INET;
-    place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    place.sin_port = htons(static_cast<uint16_t>(port));
-    EXPECT_EQ(connect(descriptor_, reinterpret_cast<sockaddr*>(&place), sizeof(place)), 0);
-  }
-  ~RawConnection() { close(descriptor_); }
-
-  void Say(const std::string& bytes) {
-    EXPECT_EQ(send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(bytes.size()));
-  }
-
-  // All that is said until the listener ends the connection, or half a minute is over.
-  std::string HearAll() {
-    std::string heard;
-    char bytes[4096];
-    pollfd readable = {descriptor_, POLLIN, 0};
-    const Deadline deadline = Soon();
-    while (poll(&readable, 1, deadline.PollTimeout()) > 0) {
-      const ssize_t received = recv(descriptor_, bytes, sizeof(bytes), 0);
-      if (received <= 0) return heard;
-      heard.append(bytes, static_cast<size_t>(received));
-    }
-    ADD_FAILURE() << "the connection was not ended";
-    return heard;
-  }
-
- private:
-  const int descriptor_;
-};
 
 std::string Record(TcpRecord::Type type, const std::string& header) {
   std::string bytes;
@@ -104,46 +60,10 @@ absl::Status EndOf(const std::string& heard) {
   return absl::OkStatus();
 }
 
-// A self-signed certificate for 127.0.0.1 and "localhost", and its key.
-TlsTexts NewTlsTexts() {
-  EVP_PKEY* const key = EVP_EC_gen("P-256");
-  X509* const certificate = X509_new();
-  X509_set_version(certificate, 2);
-  ASN1_INTEGER_set(X509_get_serialNumber(certificate), 1);
-  X509_gmtime_adj(X509_getm_notBefore(certificate), -60);
-  X509_gmtime_adj(X509_getm_notAfter(certificate), 3600);
-  X509_set_pubkey(certificate, key);
-  X509_NAME* const name = X509_get_subject_name(certificate);
-  X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC,
-                             reinterpret_cast<const unsigned char*>("test"), -1, -1, 0);
-  X509_set_issuer_name(certificate, name);
-  X509_EXTENSION* const names =
-      X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, "IP:127.0.0.1,DNS:localhost");
-  X509_add_ext(certificate, names, -1);
-  X509_sign(certificate, key, EVP_sha256());
-  const auto text = [](auto write) {
-    BIO* const bio = BIO_new(BIO_s_mem());
-    write(bio);
-    char* bytes = nullptr;
-    const long size = BIO_get_mem_data(bio, &bytes);
-    std::string result(bytes, static_cast<size_t>(size));
-    BIO_free(bio);
-    return result;
-  };
-  TlsTexts texts;
-  texts.certificate = text([&](BIO* bio) { PEM_write_bio_X509(bio, certificate); });
-  texts.key = text(
-      [&](BIO* bio) { PEM_write_bio_PrivateKey(bio, key, nullptr, nullptr, 0, nullptr, nullptr); });
-  X509_EXTENSION_free(names);
-  X509_free(certificate);
-  EVP_PKEY_free(key);
-  return texts;
-}
-
-std::shared_ptr<TlsContext> ContextOf(const TlsTexts& texts) {
-  auto context = NewTlsContext(texts);
-  EXPECT_TRUE(context.ok()) << context.status();
-  return context.ok() ? *context : nullptr;
+Credentials CredentialsOf(const TlsTexts& texts) {
+  auto credentials = TlsCredentials(texts);
+  EXPECT_TRUE(credentials.ok()) << credentials.status();
+  return credentials.ok() ? *credentials : InsecureCredentials();
 }
 
 class TcpStreamTest : public ::testing::Test {
@@ -382,7 +302,7 @@ TEST_F(TcpStreamTest, AReasonThatIsNoUtf8IsReadByThePeer) {
 
 TEST_F(TcpStreamTest, FramesOfAllSizesPassThroughTlsBothWaysAtOnce) {
   TcpLinkOptions options;
-  options.tls = ContextOf(NewTlsTexts());
+  options.credentials = CredentialsOf(NewTlsTexts());
   Listen(options);
   auto sink = std::make_shared<RecordingSink>();
   const auto stream = NewTcpLink(options)->Connect(listener_->address(), 0, sink, Soon());
@@ -415,10 +335,10 @@ TEST_F(TcpStreamTest, OnlyWhoHasATrustedCertificateTakesPart) {
   TlsTexts own = NewTlsTexts();
   own.issuers = own.certificate;
   TcpLinkOptions trusted, stranger, plain;
-  trusted.tls = ContextOf(own);
+  trusted.credentials = CredentialsOf(own);
   TlsTexts another = NewTlsTexts();
   another.issuers = own.certificate;  // it trusts the listener, which does not trust it
-  stranger.tls = ContextOf(another);
+  stranger.credentials = CredentialsOf(another);
   Listen(trusted);
   EXPECT_EQ(TryToOpen(trusted), absl::OkStatus());
   const auto refused = [this](const TcpLinkOptions& options) {
@@ -428,8 +348,18 @@ TEST_F(TcpStreamTest, OnlyWhoHasATrustedCertificateTakesPart) {
         .status();
   };
   EXPECT_FALSE(refused(stranger).ok());
-  EXPECT_FALSE(refused(plain).ok());
+  const absl::Status in_the_clear = refused(plain);
+  EXPECT_TRUE(absl::IsFailedPrecondition(in_the_clear)) << in_the_clear;
+  EXPECT_THAT(std::string(in_the_clear.message()), HasSubstr("the caller does not"));
   EXPECT_EQ(TryToOpen(trusted), absl::OkStatus());
+  // Nor does a listener without TLS take who has it.
+  Listen(plain);
+  EXPECT_FALSE(refused(trusted).ok());
+  RawConnection encrypting(listener_->address());
+  encrypting.Say(Record(TcpRecord::kTls, ""));
+  const absl::Status not_here = EndOf(encrypting.HearAll());
+  EXPECT_TRUE(absl::IsFailedPrecondition(not_here)) << not_here;
+  EXPECT_THAT(std::string(not_here.message()), HasSubstr("the caller encrypts"));
   // And who connects does not trust what another listens with.
   Listen(stranger);
   const absl::Status why = refused(trusted);
@@ -438,7 +368,7 @@ TEST_F(TcpStreamTest, OnlyWhoHasATrustedCertificateTakesPart) {
 
 TEST_F(TcpStreamTest, ACertificateForAnotherHostIsRefused) {
   TcpLinkOptions options;
-  options.tls = ContextOf(NewTlsTexts());
+  options.credentials = CredentialsOf(NewTlsTexts());
   Listen(options, "127.0.0.2:0");
   const auto refused = NewTcpLink(options)->Connect(
       listener_->address(), 0, std::make_shared<RecordingSink>(), Deadline::In(absl::Seconds(2)));

@@ -101,8 +101,8 @@ absl::Status CheckConsistency(const JobSpec& spec) {
                                ", because only a parameter server can apply a gradient alone"));
   }
   if (CarriedBy(spec) != Carries::kFrames) {
-    return refuse(
-        absl::StrCat(WithLink(spec), ", which sums all gradients at once (use --link=grpc)"));
+    return refuse(absl::StrCat(WithLink(spec),
+                               ", which sums all gradients at once (use --link=grpc or tcp)"));
   }
   if (spec.update != UpdateSite::kOwner) {
     return refuse("--update=worker, because servers must hold the parameters (use --update=owner)");
@@ -179,6 +179,8 @@ std::string LinkName(Link link) {
       return "";
     case Link::kGrpc:
       return "grpc";
+    case Link::kTcp:
+      return "tcp";
     case Link::kShm:
       return "shm";
     case Link::kGloo:
@@ -219,8 +221,8 @@ absl::StatusOr<Topology> ParseTopology(absl::string_view text) {
 
 absl::StatusOr<Link> ParseLink(absl::string_view text) {
   std::vector<std::string> names;
-  for (Link link :
-       {Link::kAuto, Link::kGrpc, Link::kShm, Link::kGloo, Link::kNccl, Link::kCudaIpc}) {
+  for (Link link : {Link::kAuto, Link::kGrpc, Link::kTcp, Link::kShm, Link::kGloo, Link::kNccl,
+                    Link::kCudaIpc}) {
     names.push_back(LinkName(link));
     if (text == names.back()) return link;
   }
@@ -276,13 +278,21 @@ absl::Status CheckClipping(const JobSpec& spec, double max_norm) {
 }
 
 const BackendTrait* FindBackend(Topology topology, Link link) {
+  if (link == Link::kAuto) link = topology == Topology::kLocal ? Link::kNone : kLinkBetweenHosts;
   for (const BackendTrait& trait : kBackends) {
-    if (trait.topology == topology && (link == Link::kAuto || trait.link == link)) return &trait;
+    if (trait.topology == topology && trait.link == link) return &trait;
   }
   return nullptr;
 }
 
 Backend BackendOf(const JobSpec& spec) { return FindBackend(spec.topology, spec.link)->backend; }
+
+Link FrameLinkOf(Link link) {
+  for (const BackendTrait& trait : kBackends) {
+    if (trait.link == link && trait.carries == Carries::kFrames) return link;
+  }
+  return kLinkBetweenHosts;
+}
 
 int ConnectionsOf(const JobSpec& spec) {
   if (CarriedBy(spec) != Carries::kFrames) return 0;

@@ -22,17 +22,22 @@ namespace gradsync {
 enum class Topology { kLocal, kPs, kRing };
 
 // kAuto is chosen when hosts are known; kNone is what a job without peers has.
-enum class Link { kAuto, kNone, kGrpc, kShm, kGloo, kNccl, kCudaIpc };
+enum class Link { kAuto, kNone, kGrpc, kTcp, kShm, kGloo, kNccl, kCudaIpc };
+
+// What kAuto stands for where hosts are not known, or are several.
+constexpr Link kLinkBetweenHosts = Link::kGrpc;
 
 // A topology over a link: what a GradientSync is.
 enum class Backend {
   kLocal,
   kRingOverGrpc,
+  kRingOverTcp,
   kRingOverShm,
   kRingOverGloo,
   kRingOverNccl,
   kRingOverCudaIpc,
   kPsOverGrpc,
+  kPsOverTcp,
   kPsOverShm,
   kPsOverNccl,
   kPsOverCudaIpc,
@@ -58,12 +63,12 @@ struct BackendTrait {
   bool on_host;           // its buckets are in the host's memory, and staged for a GPU
 };
 
-// In the order of Backend. The first of a topology is what Link::kAuto stands for where hosts are
-// not known, or are several.
-constexpr std::array<BackendTrait, 10> kBackends = {{
+// In the order of Backend.
+constexpr std::array<BackendTrait, 12> kBackends = {{
     {Backend::kLocal, Topology::kLocal, Link::kNone, Carries::kNothing, true, true, true, true},
     {Backend::kRingOverGrpc, Topology::kRing, Link::kGrpc, Carries::kFrames, true, true, true,
      true},
+    {Backend::kRingOverTcp, Topology::kRing, Link::kTcp, Carries::kFrames, true, true, true, true},
     {Backend::kRingOverShm, Topology::kRing, Link::kShm, Carries::kMemory, true, true, true, true},
     {Backend::kRingOverGloo, Topology::kRing, Link::kGloo, Carries::kSums, false, false, false,
      true},
@@ -72,6 +77,7 @@ constexpr std::array<BackendTrait, 10> kBackends = {{
     {Backend::kRingOverCudaIpc, Topology::kRing, Link::kCudaIpc, Carries::kMemory, true, true, true,
      false},
     {Backend::kPsOverGrpc, Topology::kPs, Link::kGrpc, Carries::kFrames, true, true, true, true},
+    {Backend::kPsOverTcp, Topology::kPs, Link::kTcp, Carries::kFrames, true, true, true, true},
     {Backend::kPsOverShm, Topology::kPs, Link::kShm, Carries::kMemory, true, true, true, true},
     {Backend::kPsOverNccl, Topology::kPs, Link::kNccl, Carries::kSums, true, true, true, false},
     {Backend::kPsOverCudaIpc, Topology::kPs, Link::kCudaIpc, Carries::kMemory, true, true, true,
@@ -126,12 +132,17 @@ absl::Status CheckJobSpec(const JobSpec& spec);
 // The same for an optimizer that clips to a global norm of `max_norm` (0: it does not).
 absl::Status CheckClipping(const JobSpec& spec, double max_norm);
 
-// Of a spec that passed CheckJobSpec(). kAuto stands for the topology's first row of kBackends as
-// long as hosts are not known, and between ranks and servers that are not all on one.
+// Of a spec that passed CheckJobSpec(). kAuto stands for kLinkBetweenHosts as long as hosts are not
+// known, and between ranks and servers that are not all on one.
 Backend BackendOf(const JobSpec& spec);
 
-// Null where the topology does not run over the link; with kAuto its first row.
+// Null where the topology does not run over the link; with kAuto that of kLinkBetweenHosts, or of the
+// topology that has no link.
 const BackendTrait* FindBackend(Topology topology, Link link);
+
+// What carries frames in a job over `link`: that, or kLinkBetweenHosts where it is not known yet or
+// carries none.
+Link FrameLinkOf(Link link);
 
 // Links that exchange what is in the memory of GPUs, and know no server but a rank.
 constexpr bool BetweenGpus(Link link) { return link == Link::kNccl || link == Link::kCudaIpc; }

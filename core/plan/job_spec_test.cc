@@ -12,8 +12,8 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr Topology kTopologies[] = {Topology::kLocal, Topology::kPs, Topology::kRing};
-constexpr Link kLinks[] = {Link::kAuto, Link::kNone, Link::kGrpc,   Link::kShm,
-                           Link::kGloo, Link::kNccl, Link::kCudaIpc};
+constexpr Link kLinks[] = {Link::kAuto, Link::kNone, Link::kGrpc, Link::kTcp,
+                           Link::kShm,  Link::kGloo, Link::kNccl, Link::kCudaIpc};
 
 JobSpec SpecOf(const BackendTrait& trait) {
   JobSpec spec;
@@ -44,13 +44,21 @@ TEST(JobSpecTest, AnythingButTheRowsOfTheTableIsRefusedWithTheLinksThatTheTopolo
   }
 }
 
-TEST(JobSpecTest, WithoutALinkATopologyHasTheFirstOfItsRows) {
+TEST(JobSpecTest, WithoutALinkATopologyHasTheOneBetweenHosts) {
   JobSpec spec;
   EXPECT_EQ(BackendOf(spec), Backend::kLocal);
-  spec.topology = Topology::kPs;
-  EXPECT_EQ(BackendOf(spec), Backend::kPsOverGrpc);
-  spec.topology = Topology::kRing;
-  EXPECT_EQ(BackendOf(spec), Backend::kRingOverGrpc);
+  for (Topology topology : {Topology::kPs, Topology::kRing}) {
+    spec.topology = topology;
+    EXPECT_EQ(TraitOf(BackendOf(spec)).topology, topology);
+    EXPECT_EQ(TraitOf(BackendOf(spec)).link, kLinkBetweenHosts);
+  }
+}
+
+TEST(JobSpecTest, FramesGoOverTheLinkThatWasChosenOrOverTheOneBetweenHosts) {
+  for (Link link : {Link::kGrpc, Link::kTcp}) EXPECT_EQ(FrameLinkOf(link), link);
+  for (Link link : {Link::kAuto, Link::kNone, Link::kShm, Link::kGloo}) {
+    EXPECT_EQ(FrameLinkOf(link), kLinkBetweenHosts);
+  }
 }
 
 TEST(JobSpecTest, WhatABackendCarriesSaysWhetherItCompressesAndHasConnections) {
@@ -82,7 +90,8 @@ TEST(JobSpecTest, GradientsOneByOneNeedServersThatFramesReach) {
     JobSpec spec = SpecOf(trait);
     spec.update = trait.updates_at_owner ? UpdateSite::kOwner : UpdateSite::kWorker;
     spec.consistency = *ParseConsistency("asp");
-    EXPECT_EQ(CheckJobSpec(spec).ok(), trait.backend == Backend::kPsOverGrpc);
+    EXPECT_EQ(CheckJobSpec(spec).ok(),
+              trait.topology == Topology::kPs && trait.carries == Carries::kFrames);
   }
 }
 
@@ -94,8 +103,8 @@ TEST(JobSpecTest, NamesAreReadBackAndOthersRefusedWithAllThatThereAre) {
   }
   EXPECT_EQ(ParseTopology("star").status().message(),
             "--topology: expected local, ps or ring, found \"star\"");
-  EXPECT_EQ(ParseLink("tcp").status().message(),
-            "--link: expected auto, grpc, shm, gloo, nccl or cuda_ipc, found \"tcp\"");
+  EXPECT_EQ(ParseLink("rdma").status().message(),
+            "--link: expected auto, grpc, tcp, shm, gloo, nccl or cuda_ipc, found \"rdma\"");
 }
 
 }  // namespace

@@ -30,8 +30,8 @@ absl::Status CheckZero(int zero, const JobSpec& spec) {
   }
   if (zero >= 2 && BetweenGpus(spec.link)) {
     return refuse(absl::StrCat("0 or 1 with --link=", LinkName(spec.link),
-                               ", whose owners keep on GPUs what is theirs (or --link=grpc or "
-                               "shm)"));
+                               ", whose owners keep on GPUs what is theirs (or --link=grpc, "
+                               "tcp or shm)"));
   }
   if (zero < 3) return absl::OkStatus();
   if (spec.topology == Topology::kLocal) {

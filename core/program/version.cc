@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/program/compiler_name.h"
 #include "google/protobuf/stubs/common.h"
+#include "gradsync/version.h"
 #include "grpcpp/version_info.h"
 
 namespace gradsync {
@@ -11,8 +12,6 @@ namespace gradsync {
 extern const char kBuildCommit[];
 
 namespace {
-
-constexpr char kVersion[] = "0.1";
 
 std::string Commit() {
   const absl::string_view commit = kBuildCommit;
@@ -24,13 +23,15 @@ std::string Commit() {
 }  // namespace
 
 std::string VersionText(absl::string_view program, absl::string_view libtorch) {
-  return absl::StrCat(program, " of gradsync ", kVersion, "\ncommit ", Commit(),
+  return absl::StrCat(program, " of gradsync " GRADSYNC_VERSION "\ncommit ", Commit(),
                       libtorch.empty() ? "" : absl::StrCat("\nLibTorch ", libtorch), "\ngRPC ",
                       GRPC_CPP_VERSION_STRING, "\nProtocol Buffers ",
                       GOOGLE_PROTOBUF_VERSION / 1000000, ".", GOOGLE_PROTOBUF_VERSION / 1000 % 1000,
                       ".", GOOGLE_PROTOBUF_VERSION % 1000, "\ncompiler ", CompilerName(), "\n");
 }
 
-std::string VersionName() { return absl::StrCat("gradsync ", kVersion, ", commit ", Commit()); }
+std::string VersionName() {
+  return absl::StrCat("gradsync " GRADSYNC_VERSION ", commit ", Commit());
+}
 
 }  // namespace gradsync

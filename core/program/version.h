@@ -9,7 +9,7 @@ namespace gradsync {
 
 // What --version of every program prints, a line each, with an end of line after the last:
 //
-//   worker of gradsync 0.1
+//   worker of gradsync 0.1.0
 //   commit 1d2c3b4                 unknown, unless built with --config=stamp
 //   LibTorch 1.13.0                not for programs without LibTorch: `libtorch` is empty
 //   gRPC 1.51.1
@@ -19,7 +19,7 @@ namespace gradsync {
 // Thread-safe.
 std::string VersionText(absl::string_view program, absl::string_view libtorch = "");
 
-// "gradsync 0.1, commit 1d2c3b4": for records. Thread-safe.
+// "gradsync 0.1.0, commit 1d2c3b4": for records. Thread-safe.
 std::string VersionName();
 
 }  // namespace gradsync

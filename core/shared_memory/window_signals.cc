@@ -116,6 +116,13 @@ void WindowSignals::RingOtherWorkers() {
   }
 }
 
+void WindowSignals::RingMembers(absl::Span<const bool> whom) {
+  Fence();
+  for (size_t member = 0; member < whom.size(); ++member) {
+    if (whom[member]) Ring(static_cast<int>(member));
+  }
+}
+
 void WindowSignals::RingOtherGuests() {
   Fence();
   WakeOtherGuests();

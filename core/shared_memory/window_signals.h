@@ -10,6 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "core/base/deadline.h"
 
 namespace gradsync {
@@ -97,6 +98,9 @@ class WindowSignals {
   // Touches the memory of none that is awake.
   void RingOwners();
   void RingOtherWorkers();
+
+  // The same for some other members, by member.
+  void RingMembers(absl::Span<const bool> whom);
 
   // The same for the guests of other workers, if they have any. Their threads sleep on.
   void RingOtherGuests();

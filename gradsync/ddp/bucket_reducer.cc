@@ -89,8 +89,19 @@ class BucketReducer::Core {
           "a step begins before the one before was finished: call FinishStep() after backward");
     }
     if (!error_.ok()) return std::exchange(error_, absl::OkStatus());
+    if (on_backward_ != nullptr) TakeGradientsBack();
     in_step_ = true;
     return absl::OkStatus();
+  }
+
+  void CompleteWithZeros() {
+    MutexLock lock(&mutex_);
+    for (const std::vector<int>& tensors : bucket_tensors_) {
+      for (const int index : tensors) {
+        if (!in_step_ || no_sync_ > 0 || !error_.ok()) return;
+        if (!awaited_[index].ready) GiveZeros(index);
+      }
+    }
   }
 
   absl::Status FinishBackward() {
@@ -139,22 +150,7 @@ class BucketReducer::Core {
   // After AccumulateGrad: the gradient is in the bucket.
   void CountGradient(int index) {
     MutexLock lock(&mutex_);
-    Awaited& awaited = awaited_[index];
-    if (!error_.ok() || !in_step_ || IsHeld(awaited)) return;
-    Record(FlatParameters::CheckGradient(awaited.parameter));
-    if (!error_.ok()) return;
-    awaited.ready = true;
-    if (on_gradient_ != nullptr) on_gradient_(index);
-    if (--pending_[awaited.parameter.bucket] == 0 && has_room_[awaited.parameter.bucket] &&
-        !CopyTogether(awaited.parameter.bucket)) {
-      return;
-    }
-    while (next_ < pending_.size() && pending_[next_] == 0) {
-      const int bucket = static_cast<int>(next_);
-      if (!has_room_[bucket] && !(MakeRoom(bucket) && CopyTogether(bucket))) return;
-      ++next_;
-      launch_(bucket);
-    }
+    if (error_.ok() && in_step_) Count(index);
   }
 
  private:
@@ -182,11 +178,51 @@ class BucketReducer::Core {
     return paddings;
   }
 
-  void BeginBackward(const Awaited& first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (const Awaited& awaited : awaited_) {
-      const at::Tensor& leaf = awaited.parameter.leaf;
-      if (!leaf.grad().defined()) leaf.mutable_grad() = awaited.parameter.grad;
+  // The gradient of a parameter that counts in this step is in the bucket.
+  void Count(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Awaited& awaited = awaited_[index];
+    if (IsHeld(awaited)) return;
+    Record(FlatParameters::CheckGradient(awaited.parameter));
+    if (!error_.ok()) return;
+    awaited.ready = true;
+    if (on_gradient_ != nullptr) on_gradient_(index);
+    if (--pending_[awaited.parameter.bucket] == 0 && has_room_[awaited.parameter.bucket] &&
+        !CopyTogether(awaited.parameter.bucket)) {
+      return;
     }
+    while (next_ < pending_.size() && pending_[next_] == 0) {
+      const int bucket = static_cast<int>(next_);
+      if (!has_room_[bucket] && !(MakeRoom(bucket) && CopyTogether(bucket))) return;
+      ++next_;
+      launch_(bucket);
+    }
+  }
+
+  void GiveZeros(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Awaited& awaited = awaited_[index];
+    const int bucket = awaited.parameter.bucket;
+    if (CanMakeRoom(bucket) && !MakeRoom(bucket)) return;
+    try {
+      Fill(&awaited, at::Tensor());
+    } catch (const std::exception& error) {
+      return Record(absl::InternalError(
+          absl::StrCat("zeroing the gradient of ", awaited.parameter.name, ": ", error.what())));
+    }
+    Count(index);
+  }
+
+  // An optimizer's zero_grad() may have set gradients to none, and so what was added up in them.
+  void TakeGradientsBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (Awaited& awaited : awaited_) {
+      const at::Tensor& leaf = awaited.parameter.leaf;
+      if (leaf.grad().defined()) continue;
+      leaf.mutable_grad() = awaited.parameter.grad;
+      awaited.filled = false;
+    }
+  }
+
+  void BeginBackward(const Awaited& first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    TakeGradientsBack();
     if (IsHeld(first)) return;
     in_step_ = true;
     Record(on_backward_());
@@ -399,7 +435,7 @@ BucketReducer::BucketReducer(const Plan& plan, const FlatParameters& parameters,
           if (const std::shared_ptr<Core> core = weak.lock()) core->CountGradient(index);
           return outputs;
         }));
-    accumulators_.push_back(std::move(accumulator));
+    accumulators_.push_back(std::make_shared<decltype(accumulator)>(std::move(accumulator)));
   }
 }
 
@@ -407,6 +443,7 @@ BucketReducer::~BucketReducer() = default;
 
 absl::Status BucketReducer::BeginStep() { return core_->BeginStep(); }
 void BucketReducer::SkipBackward() { core_->SkipBackward(); }
+void BucketReducer::CompleteWithZeros() { core_->CompleteWithZeros(); }
 absl::Status BucketReducer::FinishBackward() { return core_->FinishBackward(); }
 void BucketReducer::EnterNoSync() { core_->AddNoSync(1); }
 void BucketReducer::LeaveNoSync() { core_->AddNoSync(-1); }

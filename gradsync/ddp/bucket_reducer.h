@@ -12,12 +12,6 @@
 #include "core/plan/plan.h"
 #include "gradsync/ddp/flat_parameters.h"
 
-namespace torch {
-namespace autograd {
-struct Node;
-}  // namespace autograd
-}  // namespace torch
-
 namespace gradsync {
 
 // How gradients get into their bucket.
@@ -62,9 +56,9 @@ class BucketReducer {
   // own memory until then. Micro-batches cannot be added up there.
   //
   // `on_backward`, unless null, is called in place of BeginStep() by the first gradient outside of
-  // no_sync after FinishBackward(), which returns its error; it must not throw. The optimizer is the
-  // caller's then, and so is .grad between steps: where it was set to none it is the bucket's again
-  // before that.
+  // no_sync after FinishBackward(), which returns its error; it must not throw. .grad is the caller's
+  // between steps then: where it was set to none, what no_sync has added up there is dropped, and it
+  // is the bucket's again before the first gradient of a backward, or by BeginStep().
   BucketReducer(const Plan& plan, const FlatParameters& parameters,
                 std::function<void(int bucket)> launch,
                 std::function<void(int parameter)> on_gradient = nullptr,
@@ -85,6 +79,11 @@ class BucketReducer {
   // launches these. For a backward that ran as a captured graph, whose hooks nobody calls.
   void SkipBackward();
 
+  // After backward, before FinishBackward(): a parameter without a gradient in the step under way
+  // counts as zero, but for what no_sync has added up, and its bucket is launched. Does nothing
+  // where FinishBackward() has an error to return anyway.
+  void CompleteWithZeros();
+
   // After backward. On success all buckets were launched. The next step starts with empty gradients
   // in any case. Errors: INVALID_ARGUMENT naming the parameters without a gradient, the one with
   // two, or the one whose gradient is not dense or has another type than the leaf;
@@ -104,8 +103,9 @@ class BucketReducer {
  private:
   class Core;
   std::shared_ptr<Core> core_;  // hooks hold it weakly
-  // A parameter holds its accumulation node weakly, and the hooks with it.
-  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
+  // A parameter holds its accumulation node weakly, and the hooks with it. These are LibTorch's
+  // pointers to nodes, whose type depends on its version.
+  std::vector<std::shared_ptr<void>> accumulators_;
 };
 
 }  // namespace gradsync

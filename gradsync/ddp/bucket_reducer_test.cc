@@ -215,6 +215,19 @@ TEST_P(BucketReducerTest, BucketsTakeTurnsWithMemoryAndPaddingStaysZero) {
   }
 }
 
+TEST_P(BucketReducerTest, ZerosTakeTurnsWithMemoryToo) {
+  SharedMemoryFixture f({{0, 1}, {2}, {3}}, GetParam());
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  f.module.last_weight.sum().backward();
+  EXPECT_THAT(f.events, IsEmpty());
+  f.reducer->CompleteWithZeros();
+  ASSERT_EQ(f.reducer->FinishBackward(), absl::OkStatus());
+  EXPECT_THAT(f.events,
+              ElementsAre("launch 0", "room for 1", "launch 1", "room for 2", "launch 2"));
+  for (const int bucket : {0, 1}) EXPECT_EQ(f.launched[bucket].abs().sum().item<float>(), 0);
+  EXPECT_EQ(f.launched[2].sum().item<float>(), 24);
+}
+
 TEST_P(BucketReducerTest, MicroBatchesAreRefusedWhereBucketsShareMemory) {
   SharedMemoryFixture f({{3}, {2}, {1, 0}}, GetParam());
   ASSERT_TRUE(f.reducer->BeginStep().ok());
@@ -327,6 +340,59 @@ TEST_P(BucketReducerTest, UnusedParametersAreNamedAndTheNextStepStartsAfresh) {
   ASSERT_TRUE(f.reducer->BeginStep().ok());
   f.module.Loss(at::ones({2, 4})).backward();
   EXPECT_TRUE(f.reducer->FinishBackward().ok());
+}
+
+TEST_P(BucketReducerTest, WhatGotNoGradientCountsAsZeroWhereThatIsAskedFor) {
+  Fixture f(GetParam());
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  f.module.Loss(at::ones({2, 4})).backward();  // leaves gradients in all places
+  ASSERT_TRUE(f.reducer->FinishBackward().ok());
+  for (int step = 0; step < 2; ++step) {
+    f.launched.clear();
+    ASSERT_TRUE(f.reducer->BeginStep().ok());
+    (f.module.last_weight.sum() + f.module.first_weight.sum()).backward();
+    EXPECT_THAT(f.launched, ElementsAre(0));
+    f.reducer->CompleteWithZeros();
+    EXPECT_THAT(f.launched, ElementsAre(0, 1, 2));
+    EXPECT_EQ(f.reducer->FinishBackward(), absl::OkStatus());
+    EXPECT_TRUE(f.module.first_weight.grad().equal(at::ones({8, 4})));
+    EXPECT_TRUE(f.module.first_bias.grad().equal(at::zeros({8})));
+    EXPECT_TRUE(f.module.scale.grad().equal(at::zeros({8})));
+  }
+}
+
+TEST_P(BucketReducerTest, AStepMayBeOfZerosAloneAndOfWhatNoSyncHasAddedUp) {
+  Fixture f(GetParam());
+  f.reducer->EnterNoSync();
+  f.module.scale.sum().backward();
+  f.reducer->LeaveNoSync();
+  f.reducer->CompleteWithZeros();  // no step is under way
+  EXPECT_THAT(f.launched, IsEmpty());
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  f.reducer->CompleteWithZeros();
+  EXPECT_THAT(f.launched, ElementsAre(0, 1, 2));
+  EXPECT_EQ(f.reducer->FinishBackward(), absl::OkStatus());
+  EXPECT_TRUE(f.module.scale.grad().equal(at::ones({8})));
+  EXPECT_TRUE(f.module.last_weight.grad().equal(at::zeros({3, 8})));
+}
+
+// They came back with what no_sync had added up before, although zero_grad() had dropped it.
+TEST_P(BucketReducerTest, AGradientThatWasSetToNoneStartsAfresh) {
+  Fixture f(GetParam());
+  f.reducer.reset();
+  f.reducer = std::make_unique<BucketReducer>(
+      f.plan, f.parameters, [&f](int b) { f.launched.push_back(b); }, nullptr, GetParam(), nullptr,
+      [] { return absl::OkStatus(); });
+  const at::Tensor x = at::randn({5, 4});
+  const at::Tensor expected = Expected(f.module, x);
+  f.reducer->EnterNoSync();
+  f.module.Loss(at::randn({5, 4})).backward();
+  f.reducer->LeaveNoSync();
+  f.module.zero_grad(/*set_to_none=*/true);
+  f.module.Loss(x).backward();
+  EXPECT_EQ(f.reducer->FinishBackward(), absl::OkStatus());
+  EXPECT_THAT(f.launched, ElementsAre(0, 1, 2));
+  EXPECT_TRUE(f.module.last_weight.grad().equal(expected));
 }
 
 TEST_P(BucketReducerTest, ASecondBackwardNamesTheParameterAndLeavesLaunchedMemoryAlone) {

@@ -48,7 +48,7 @@ absl::Status DdpEngine::Bind(Deadline deadline) {
   GS_ASSIGN_OR_RETURN(exchange_,
                       StepExchange::Create(plan_, options_, buckets_, parameters_, sync_));
   if (sync_->gpu() != nullptr) captured_step_ = std::make_unique<CapturedStep>(sync_->gpu());
-  for (size_t b = 0; b < buckets_.size(); ++b) parameters_.BumpVersions(static_cast<int>(b));
+  BumpVersions();
   GS_RETURN_IF_ERROR(BroadcastTensors(UnplannedTensorsOf(*module_), side_channel_, deadline));
   if (options_.copies.has_value()) {
     GS_ASSIGN_OR_RETURN(copies_, WeightCopies::Create(options_.copies->type, options_.copies->names,
@@ -58,7 +58,7 @@ absl::Status DdpEngine::Bind(Deadline deadline) {
   std::function<void(int bucket)> launch = [exchange = exchange_.get()](int bucket) {
     exchange->Launch(bucket);
   };
-  if (captured_step_ != nullptr || gathers_ != nullptr) {
+  if (captured_step_ != nullptr || gathers_ != nullptr || options_.before_exchange != nullptr) {
     launch = [this](int bucket) { LaunchBucket(bucket); };
   }
   reducer_ = std::make_unique<BucketReducer>(
@@ -128,13 +128,31 @@ absl::Status DdpEngine::BeginStep(const StepOptions& step) {
 absl::Status DdpEngine::BeginInBackward() {
   in_step_ = true;  // what is wrong FinishStep() returns
   options_.on_backward();
+  return BeginNextStep();
+}
+
+absl::Status DdpEngine::BeginNextStep() {
   GS_RETURN_IF_ERROR(failed_);
   GS_RETURN_IF_ERROR(sync_->status());
   GS_RETURN_IF_ERROR(parameters_.CheckViews());
-  StepOptions step = exchange_->step();
-  ++step.step;
-  exchange_->Begin(step);
+  StepOptions next = next_;
+  next.step = step() + 1;
+  GS_RETURN_IF_ERROR(exchange_->Check(next));
+  exchange_->Begin(next);
   return absl::OkStatus();
+}
+
+absl::Status DdpEngine::StepOfZeros(Deadline deadline) {
+  GS_RETURN_IF_ERROR(CheckBetweenSteps());
+  absl::Status begun = reducer_->BeginStep();
+  if (begun.ok()) begun = BeginNextStep();
+  if (!begun.ok()) return Fail(std::move(begun));
+  in_step_ = true;
+  reducer_->CompleteWithZeros();
+  GS_RETURN_IF_ERROR(FinishStep(deadline));
+  if (sync_->gpu() == nullptr) return absl::OkStatus();
+  absl::Status done = sync_->gpu()->SynchronizeDevice();
+  return done.ok() ? done : Fail(std::move(done));
 }
 
 absl::Status DdpEngine::Capture(const std::function<absl::Status()>& forward_backward) {
@@ -173,7 +191,18 @@ absl::Status DdpEngine::ReplayStep(const StepOptions& step) {
 void DdpEngine::LaunchBucket(int bucket) {
   if (capturing_) return captured_step_->Ready(bucket);
   if (gathers_ != nullptr) gathers_->Forget(bucket);
-  exchange_->Launch(bucket);
+  if (MayLeave(bucket)) exchange_->Launch(bucket);
+}
+
+// After an error no later bucket of the step leaves either: buckets leave in order.
+bool DdpEngine::MayLeave(int bucket) {
+  if (options_.before_exchange == nullptr) return true;
+  if (hook_error_.ok()) hook_error_ = options_.before_exchange(bucket);
+  return hook_error_.ok();
+}
+
+void DdpEngine::BumpVersions() const {
+  for (size_t b = 0; b < buckets_.size(); ++b) parameters_.BumpVersions(static_cast<int>(b));
 }
 
 absl::Status DdpEngine::FinishStep(Deadline deadline) {
@@ -183,8 +212,10 @@ absl::Status DdpEngine::FinishStep(Deadline deadline) {
         "FinishStep(): expected a step under way; call BeginStep() before forward");
   }
   in_step_ = false;
+  if (options_.find_unused_parameters) reducer_->CompleteWithZeros();
   exchange_->EndBackward();
   absl::Status status = reducer_->FinishBackward();
+  if (status.ok()) status = hook_error_;
   if (status.ok()) status = exchange_->Complete(deadline);
   if (status.ok()) status = copies_.Refresh();
   return status.ok() ? status : Fail(std::move(status));
@@ -194,10 +225,7 @@ absl::Status DdpEngine::Settle(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   const absl::Status status = sync_->Settle(deadline);
   if (!status.ok()) return Fail(status);
-  // The owners may have written them.
-  for (size_t b = 0; !exchange_->updates_here() && b < buckets_.size(); ++b) {
-    parameters_.BumpVersions(static_cast<int>(b));
-  }
+  if (!exchange_->updates_here()) BumpVersions();  // the owners may have written them
   return copies_.Refresh();
 }
 
@@ -219,9 +247,23 @@ absl::Status DdpEngine::Fail(absl::Status status) {
   return failed_;
 }
 
-absl::Status DdpEngine::BroadcastBuffers(Deadline deadline) {
+absl::Status DdpEngine::BroadcastBuffers(Deadline deadline, int source) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
-  return BroadcastTensors(BuffersOf(*module_), side_channel_, deadline);
+  return BroadcastTensors(BuffersOf(*module_), side_channel_, deadline, source);
+}
+
+absl::Status DdpEngine::BroadcastParameters(Deadline deadline, int source) {
+  GS_RETURN_IF_ERROR(CheckBetweenSteps());
+  if (source != 0) {
+    std::vector<NamedParameter> parameters;
+    for (const FlatParameter& p : parameters_.parameters()) {
+      parameters.push_back({p.name, p.parameter});
+    }
+    return BroadcastTensors(parameters, side_channel_, deadline, source);
+  }
+  GS_RETURN_IF_ERROR(sync_->BroadcastParameters(deadline));
+  BumpVersions();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<OptimizerState> DdpEngine::ExportState(Deadline deadline) {

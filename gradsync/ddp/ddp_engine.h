@@ -108,6 +108,19 @@ class DdpEngine {
   // naming the bucket.
   absl::Status FinishStep(Deadline deadline);
 
+  // With on_backward: a step in which this rank has no gradients; they count as zero, but for what
+  // NoSync() has added up. On success the step is done here, so all ranks have begun it. Waits for a
+  // GPU. Errors: those of FinishStep().
+  absl::Status StepOfZeros(Deadline deadline);
+
+  // With on_backward, between steps: what the steps to come have besides their numbers, which are
+  // consecutive. Without a call lr is 0. What is wrong with `step` the next step says.
+  void SetNextSteps(const StepOptions& step) { next_ = step; }
+  const StepOptions& next_steps() const { return next_; }
+
+  // The number of the step that began last; 0 before the first.
+  int64_t step() const { return exchange_->step().step; }
+
   // With units: waits until the parameters of the turn's unit are here, for its forward or its
   // backward; those of the unit after it are on their way then (core/plan/step_order.h). Of the
   // unit that was needed before nothing is used any more, unless it is one of these two. All ranks
@@ -178,8 +191,12 @@ class DdpEngine {
     return PartNoSyncGuard(reducer_.get(), parameters);
   }
 
-  // Collective, between steps: all ranks' buffers become rank 0's. Call it before evaluating.
-  absl::Status BroadcastBuffers(Deadline deadline);
+  // Collective, between steps: all ranks' buffers become rank `source`'s. Call it before evaluating.
+  absl::Status BroadcastBuffers(Deadline deadline, int source = 0);
+
+  // The same for the parameters, where workers update them: for ranks whose optimizers have not done
+  // the same steps. From another rank than 0 through the side channel, which takes longer.
+  absl::Status BroadcastParameters(Deadline deadline, int source);
 
   // Collective, between steps: the optimizer's state, whole on every rank, whoever updates. Any
   // other wrapper of the same module can import it, whatever its backend, update site and number of
@@ -197,6 +214,7 @@ class DdpEngine {
   std::string ParamsSha256() const { return parameters_.Sha256(); }
 
   const Plan& plan() const { return plan_; }
+  const FlatParameters& parameters() const { return parameters_; }
 
   // Of the last FinishStep().
   const StepTiming& timing() const { return exchange_->timing(); }
@@ -223,8 +241,11 @@ class DdpEngine {
   absl::Status Bind(Deadline deadline);
   absl::Status BindParameters(Deadline deadline);
   absl::Status BeginInBackward();
+  absl::Status BeginNextStep();
   absl::Status CheckBetweenSteps() const;
   void LaunchBucket(int bucket);
+  bool MayLeave(int bucket);
+  void BumpVersions() const;
   absl::Status Fail(absl::Status status);
 
   const std::shared_ptr<torch::nn::Module> module_;
@@ -238,6 +259,8 @@ class DdpEngine {
   std::unique_ptr<ParameterGathers> gathers_;  // null without units
   std::unique_ptr<StepExchange> exchange_;     // after Create()
   bool in_step_ = false;
+  StepOptions next_;         // but for its number
+  absl::Status hook_error_;  // of options_.before_exchange, in the step under way
   std::unique_ptr<CapturedStep> captured_step_;  // null without a GPU
   bool capturing_ = false;
   absl::Status failed_;

@@ -4,8 +4,10 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ATen/Context.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "c10/util/Exception.h"
@@ -390,6 +392,121 @@ TEST(DdpEngineTest, ParametersStayValidWhenEverythingElseIsGone) {
   }
   module->Loss(at::ones({2, 4})).backward();
   EXPECT_TRUE(module->scale.grad().defined());
+}
+
+// A module whose steps begin in backward.
+struct InBackward {
+  explicit InBackward(DdpEngineOptions options, UpdateSite site = UpdateSite::kWorker)
+      : module(std::make_shared<TinyModule>()), sync(CreateLocalSync(site)) {
+    options.optimizer = NesterovSpec();
+    options.plan.first_bucket_bytes = options.plan.bucket_bytes = 128;
+    options.on_backward = [this] { ++steps; };
+    ddp = DdpEngine::Create(module, sync.get(), nullptr, std::move(options)).value();
+  }
+
+  absl::Status Step(const at::Tensor& x) {
+    module->Loss(x).backward();
+    return ddp->FinishStep(Soon());
+  }
+
+  int steps = 0;
+  std::shared_ptr<TinyModule> module;
+  std::unique_ptr<GradientSync> sync;
+  std::unique_ptr<DdpEngine> ddp;
+};
+
+TEST_P(AtBothSitesTest, AStepThatBeginsInBackwardUpdatesByWhatTheNextStepsHave) {
+  InBackward in_backward(DdpEngineOptions(), GetParam());
+  Local plain(GetParam());
+  CopyParameters(*in_backward.module, *plain.module);
+  for (int64_t step = 1; step <= 3; ++step) {
+    const StepOptions options = {step, 0.1 / static_cast<double>(step), 0.05, 1};
+    const at::Tensor x = at::randn({7, 4});
+    in_backward.ddp->SetNextSteps(options);
+    ASSERT_EQ(in_backward.Step(x), absl::OkStatus());
+    ASSERT_EQ(plain.Step(options, x), absl::OkStatus());
+    EXPECT_EQ(in_backward.ddp->step(), step);
+    EXPECT_EQ(in_backward.steps, step);
+    ExpectClose(*in_backward.module, *plain.module);
+  }
+  in_backward.ddp->SetNextSteps({0, std::numeric_limits<double>::quiet_NaN(), 0, 1});
+  EXPECT_EQ(in_backward.Step(at::ones({2, 4})).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(DdpEngineTest, UnusedParametersCountAsZeroWhereTheyMayBe) {
+  DdpEngineOptions options;
+  options.updates = false;
+  options.find_unused_parameters = true;
+  InBackward unused(std::move(options));
+  ASSERT_TRUE(unused.Step(at::ones({2, 4})).ok());
+  unused.module->scale.sum().backward();
+  ASSERT_EQ(unused.ddp->FinishStep(Soon()), absl::OkStatus());
+  EXPECT_TRUE(unused.module->scale.grad().equal(at::ones({8})));
+  EXPECT_TRUE(unused.module->last_weight.grad().equal(at::zeros({3, 8})));
+}
+
+TEST(DdpEngineTest, AStepOfZerosIsAStep) {
+  DdpEngineOptions options;
+  options.updates = false;
+  InBackward in_backward(std::move(options));
+  ASSERT_TRUE(in_backward.Step(at::ones({2, 4})).ok());
+  in_backward.module->zero_grad(/*set_to_none=*/true);
+  ASSERT_EQ(in_backward.ddp->StepOfZeros(Soon()), absl::OkStatus());
+  EXPECT_EQ(in_backward.ddp->step(), 2);
+  EXPECT_EQ(in_backward.steps, 1);
+  for (const at::Tensor& parameter : in_backward.module->parameters()) {
+    EXPECT_TRUE(parameter.grad().equal(at::zeros_like(parameter)));
+  }
+  ASSERT_TRUE(in_backward.Step(at::ones({2, 4})).ok());
+  EXPECT_EQ(in_backward.ddp->step(), 3);
+}
+
+TEST(DdpEngineTest, HooksMeetEachBucketBeforeItLeavesAndWhenItsMeanHasCome) {
+  std::vector<std::string> calls;
+  DdpEngineOptions options;
+  options.updates = false;
+  options.before_exchange = [&calls](int bucket) {
+    calls.push_back(absl::StrCat("before ", bucket));
+    return absl::OkStatus();
+  };
+  options.after_exchange = [&calls](int bucket) {
+    calls.push_back(absl::StrCat("after ", bucket));
+    return absl::OkStatus();
+  };
+  InBackward hooked(std::move(options));
+  const int buckets = static_cast<int>(hooked.ddp->plan().buckets().size());
+  ASSERT_GT(buckets, 1);
+  ASSERT_TRUE(hooked.Step(at::ones({2, 4})).ok());
+  std::vector<std::string> expected;
+  for (const char* when : {"before ", "after "}) {
+    for (int b = 0; b < buckets; ++b) expected.push_back(absl::StrCat(when, b));
+  }
+  EXPECT_EQ(calls, expected);
+}
+
+TEST(DdpEngineTest, AHooksErrorIsTheStepsAndNoLaterBucketLeaves) {
+  int calls = 0;
+  DdpEngineOptions options;
+  options.updates = false;
+  options.before_exchange = [&calls](int bucket) {
+    ++calls;
+    return bucket == 0 ? absl::DataLossError("not a number") : absl::OkStatus();
+  };
+  InBackward hooked(std::move(options));
+  EXPECT_EQ(hooked.Step(at::ones({2, 4})), absl::DataLossError("not a number"));
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(hooked.sync->status(), absl::DataLossError("not a number"));
+}
+
+TEST(DdpEngineTest, AHookForTheMeanIsRefusedWhereNobodyHasIt) {
+  const auto sync = CreateLocalSync(UpdateSite::kOwner);
+  DdpEngineOptions options;
+  options.optimizer = NesterovSpec();
+  options.after_exchange = [](int) { return absl::OkStatus(); };
+  const absl::Status status =
+      DdpEngine::Create(std::make_shared<TinyModule>(), sync.get(), nullptr, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("after_exchange"));
 }
 
 TEST(DdpEngineTest, GroupsComeFromTheCallersFunction) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "c10/core/ScalarType.h"
@@ -72,13 +73,24 @@ struct DdpEngineOptions {
   // throw. Null: nobody does.
   std::function<void(int parameter)> on_gradient;
 
+  // A parameter that gets no gradient in a step counts as zero, and FinishStep() launches the buckets
+  // that waited for it. Otherwise it is an error that names it.
+  bool find_unused_parameters = false;
+
+  // Change a bucket's gradients in place: this rank's, in backward, before they leave, one call at a
+  // time; and the mean, in FinishStep(), in order of buckets. The padding between tensors must stay
+  // zero. Must not throw; an error is the step's. Null: nobody does. With a function for the mean only
+  // where workers update.
+  std::function<absl::Status(int bucket)> before_exchange;
+  std::function<absl::Status(int bucket)> after_exchange;
+
   // False: nobody updates the parameters, and FinishStep() leaves the mean in .grad for an optimizer of
   // the caller's, whose groups and state are not this object's affair. Only where workers update.
   bool updates = true;
 
   // Not null: a step begins with the first gradient that comes outside of NoSync(), in backward, which
-  // calls this; there is no BeginStep(), and FinishStep() is called when that backward ends. Must not
-  // throw. Only without updates.
+  // calls this; there is no BeginStep(), and FinishStep() is called when that backward ends. With
+  // updates DdpEngine::SetNextSteps() says by which learning rate. Must not throw.
   std::function<void()> on_backward;
 
   // Copies rank 0's buffers (BatchNorm's running statistics) to all ranks at the begin of every

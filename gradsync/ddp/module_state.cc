@@ -69,7 +69,7 @@ absl::Status UnpackTensors(absl::string_view packed, const std::vector<NamedPara
   const std::string ours = DescribeTensors(tensors);
   if (theirs != ours) {
     return absl::FailedPreconditionError(
-        absl::StrCat("tensors of the model: expected those of rank 0, found others: ",
+        absl::StrCat("tensors of the model: expected those of the sender, found others: ",
                      FirstDifference(theirs, ours)));
   }
   packed.remove_prefix(end == absl::string_view::npos ? packed.size() : end + 1);
@@ -90,13 +90,12 @@ absl::Status UnpackTensors(absl::string_view packed, const std::vector<NamedPara
 }
 
 absl::Status BroadcastTensors(const std::vector<NamedParameter>& tensors, SideChannel* ranks,
-                              Deadline deadline) {
+                              Deadline deadline, int source) {
   if (ranks == nullptr || ranks->world_size() == 1) return absl::OkStatus();
-  GS_ASSIGN_OR_RETURN(
-      const std::string packed,
-      ranks->Broadcast(ranks->rank() == 0 ? PackTensors(tensors) : std::string(), deadline));
-  if (ranks->rank() == 0) return absl::OkStatus();
-  return UnpackTensors(packed, tensors);
+  const bool sends = ranks->rank() == source;
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      ranks->AllGather(sends ? PackTensors(tensors) : std::string(), deadline));
+  return sends ? absl::OkStatus() : UnpackTensors(all[source], tensors);
 }
 
 }  // namespace gradsync

@@ -35,10 +35,10 @@ std::string PackTensors(const std::vector<NamedParameter>& tensors);
 // difference; DATA_LOSS when bytes are missing. Nothing is changed then.
 absl::Status UnpackTensors(absl::string_view packed, const std::vector<NamedParameter>& tensors);
 
-// Collective: rank 0's values of these tensors, which all have, on all ranks of `ranks`; null: there is
-// one. Errors: those of SideChannel and of UnpackTensors().
+// Collective: the values that rank `source` has of these tensors, which all have, on all ranks of
+// `ranks`; null: there is one. Errors: those of SideChannel and of UnpackTensors().
 absl::Status BroadcastTensors(const std::vector<NamedParameter>& tensors, SideChannel* ranks,
-                              Deadline deadline);
+                              Deadline deadline, int source = 0);
 
 }  // namespace gradsync
 

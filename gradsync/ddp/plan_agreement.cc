@@ -174,8 +174,10 @@ absl::Status CheckOptions(const DdpEngineOptions& options, const GradientSync* s
     return absl::InvalidArgumentError(
         "updates: expected true where owners update the parameters, found false");
   }
-  if (options.updates && options.on_backward != nullptr) {
-    return absl::InvalidArgumentError("on_backward: expected null with updates, found a function");
+  if (options.after_exchange != nullptr && sync->update_site() != UpdateSite::kWorker) {
+    return absl::InvalidArgumentError(
+        "after_exchange: expected null where owners update the parameters, whose mean no rank has, "
+        "found a function");
   }
   if (options.copies.has_value() && !options.units.empty()) {
     return absl::InvalidArgumentError(
@@ -204,7 +206,7 @@ absl::StatusOr<std::vector<int>> ObserveOrder(const torch::nn::Module& module,
   GS_RETURN_IF_ERROR(MakePlan(module, reverse, options, device).status());
   GS_RETURN_IF_ERROR(CheckOnDevice(UnplannedTensorsOf(module), device));
   if (rank != 0 || options.forward_backward == nullptr) return reverse;
-  return ObserveReadyOrder(module, options.forward_backward);
+  return ObserveReadyOrder(module, options.forward_backward, options.find_unused_parameters);
 }
 
 absl::StatusOr<Plan> AgreeOnPlan(const absl::StatusOr<std::vector<int>>& own_order,

@@ -99,7 +99,7 @@ class Recorder {
 
  private:
   struct Hook {
-    std::shared_ptr<torch::autograd::Node> accumulator;
+    decltype(torch::autograd::impl::grad_accumulator(at::Tensor())) accumulator;
     uintptr_t key;
   };
 
@@ -121,16 +121,20 @@ absl::Status RunUserCode(const std::function<void()>& forward_backward) {
   }
 }
 
-absl::Status CheckOnceEach(const std::vector<NamedParameter>& parameters,
-                           const std::vector<int>& order) {
+// Appends those that are not in `order` where they may be missing.
+absl::Status CheckOnceEach(const std::vector<NamedParameter>& parameters, bool allow_unused,
+                           std::vector<int>* order) {
   std::vector<int> counts(parameters.size());
-  for (int index : order) ++counts[index];
+  for (int index : *order) ++counts[index];
   std::vector<std::string> unused, repeated;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (counts[i] == 0) unused.push_back(parameters[i].name);
     if (counts[i] > 1) repeated.push_back(parameters[i].name);
   }
-  if (!unused.empty()) {
+  for (size_t i = parameters.size(); allow_unused && i-- > 0;) {
+    if (counts[i] == 0) order->push_back(static_cast<int>(i));
+  }
+  if (!unused.empty() && !allow_unused) {
     return absl::InvalidArgumentError(absl::StrCat(
         "expected a gradient for each of ", parameters.size(), " parameters, found none for ",
         NameList(unused), ": use them in forward or freeze them (requires_grad)"));
@@ -146,7 +150,8 @@ absl::Status CheckOnceEach(const std::vector<NamedParameter>& parameters,
 }  // namespace
 
 absl::StatusOr<std::vector<int>> ObserveReadyOrder(const torch::nn::Module& module,
-                                                   const std::function<void()>& forward_backward) {
+                                                   const std::function<void()>& forward_backward,
+                                                   bool allow_unused) {
   const std::vector<NamedParameter> parameters = TrainableParametersOf(module);
   if (!parameters.empty()) {
     GS_RETURN_IF_ERROR(TensorSpecsOf(module, parameters[0].tensor.device()).status());
@@ -154,8 +159,9 @@ absl::StatusOr<std::vector<int>> ObserveReadyOrder(const torch::nn::Module& modu
   const RestoreOnExit restore(module);
   const Recorder recorder(parameters);
   GS_RETURN_IF_ERROR(RunUserCode(forward_backward));
-  GS_RETURN_IF_ERROR(CheckOnceEach(parameters, recorder.order()));
-  return recorder.order();
+  std::vector<int> order = recorder.order();
+  GS_RETURN_IF_ERROR(CheckOnceEach(parameters, allow_unused, &order));
+  return order;
 }
 
 }  // namespace gradsync

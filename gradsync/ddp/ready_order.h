@@ -26,11 +26,14 @@ namespace gradsync {
 // `forward_backward` (other generators, a data loader's position) are the caller's business; it
 // must not run an optimizer. Runs on the calling thread. Does not throw.
 //
-// Errors: INVALID_ARGUMENT naming the parameters that got no gradient (unused parameters are not
-// supported) or that got one twice (two backwards, or reentrant ones); those of TensorSpecsOf();
-// INTERNAL with the text of an exception that `forward_backward` threw.
+// `allow_unused`: parameters that got no gradient come last, the reverse of their registration.
+//
+// Errors: INVALID_ARGUMENT naming the parameters that got no gradient, unless they may, or that got
+// one twice (two backwards, or reentrant ones); those of TensorSpecsOf(); INTERNAL with the text of an
+// exception that `forward_backward` threw.
 absl::StatusOr<std::vector<int>> ObserveReadyOrder(const torch::nn::Module& module,
-                                                   const std::function<void()>& forward_backward);
+                                                   const std::function<void()>& forward_backward,
+                                                   bool allow_unused = false);
 
 }  // namespace gradsync
 

@@ -50,6 +50,14 @@ TEST(ReadyOrderTest, UnusedParametersAreNamed) {
               AllOf(HasSubstr("first_bias, scale"), Not(HasSubstr("last_weight"))));
 }
 
+TEST(ReadyOrderTest, UnusedParametersComeLastWhereTheyAreAllowed) {
+  TinyModule module;
+  const auto order = ObserveReadyOrder(
+      module, [&] { module.last_weight.sum().backward(); }, /*allow_unused=*/true);
+  ASSERT_TRUE(order.ok()) << order.status();
+  EXPECT_THAT(*order, ElementsAre(3, 2, 1, 0));
+}
+
 TEST(ReadyOrderTest, ASecondBackwardIsRefusedByName) {
   TinyModule module;
   const absl::Status status = ObserveReadyOrder(module, [&] {

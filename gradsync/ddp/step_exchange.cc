@@ -232,6 +232,9 @@ absl::Status StepExchange::Complete(Deadline deadline) {
   if (stream_timer_ != nullptr) GS_RETURN_IF_ERROR(stream_timer_->BeginStep(step_.step));
   for (size_t b = 0; b < handles_.size(); ++b) {
     GS_RETURN_IF_ERROR(WaitForBucket(static_cast<int>(b), deadline));
+    if (options_.after_exchange != nullptr) {
+      GS_RETURN_IF_ERROR(options_.after_exchange(static_cast<int>(b)));
+    }
     if (optimizer_ != nullptr && !needs_norm) GS_RETURN_IF_ERROR(UpdateBucket(static_cast<int>(b)));
   }
   if (stream_timer_ != nullptr) {

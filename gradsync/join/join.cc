@@ -14,6 +14,7 @@
 #include "core/plan/codec.h"
 #include "core/plan/job_spec.h"
 #include "core/plan/kinds.h"
+#include "gradsync/join/own_server.h"
 
 namespace gradsync {
 namespace {
@@ -43,6 +44,7 @@ bool NeedsNoStore(const JoinOptions& options) {
 
 // Where server `number` of the job registers its address.
 std::string ServerKey(const WorkerGroup& group, int number) {
+  if (!group.part.empty()) return group.Key(absl::StrCat("server/", number));
   return RegisteredKey({group.run_id, group.attempt}, number);
 }
 
@@ -76,7 +78,8 @@ absl::Status CheckEncryption(const JoinOptions& options) {
   if (!options.meet.credentials.encrypted || (link != Link::kGloo && link != Link::kNccl)) {
     return absl::OkStatus();
   }
-  return FlagError("link", "one that can encrypt, as --tls_cert asks (grpc; shm within a host)",
+  return FlagError("link",
+                   "one that can encrypt, as --tls_cert asks (grpc, tcp; shm within a host)",
                    LinkName(link));
 }
 
@@ -125,6 +128,12 @@ absl::Status OpenDevices(JoinOptions* options) {
   return absl::OkStatus();
 }
 
+Member::Member(std::shared_ptr<Meeting> meeting, WorkerGroup group)
+    : meeting_(std::move(meeting)), group_(std::move(group)) {}
+Member::~Member() = default;
+
+absl::Status Member::Explain(const absl::Status& status) const { return meeting_->Explain(status); }
+
 absl::Status Member::Fail(const absl::Status& reason) {
   sync_->Abort(reason);
   const absl::Status agreed = sync_->status();
@@ -138,14 +147,56 @@ absl::Status Member::Leave() {
   if (IsAlone()) return absl::OkStatus();
   if (own_server_ != nullptr) GS_RETURN_IF_ERROR(own_server_->Wait());
   own_server_.reset();
-  return meeting_.Leave();
+  return group().part.empty() ? meeting_->Leave() : absl::OkStatus();
+}
+
+absl::Status Member::CheckNewGroup(const std::string& name) const {
+  const auto refuse = [&name](absl::string_view expected, absl::string_view found) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group \"", name, "\": expected ", expected, ", found ", found));
+  };
+  if (name.empty() || name.find('/') != std::string::npos) {
+    return refuse("a name without slashes", name.empty() ? "none" : "one");
+  }
+  if (new_groups_.count(name) > 0) return refuse("a name of its own", "one that was taken before");
+  if (mesh_.cuts_model()) return refuse("ranks that have all of a model", mesh_.ToString());
+  if (options_.servers.empty() || options_.servers_in_workers) return absl::OkStatus();
+  return refuse("a ring, or servers in the workers",
+                "servers with processes of their own, which serve one group");
+}
+
+absl::StatusOr<std::unique_ptr<Member>> Member::NewGroup(const std::string& name) {
+  GS_RETURN_IF_ERROR(CheckNewGroup(name));
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      side_channel_->AllGather(name, Deadline::In(group().timeout)));
+  for (size_t rank = 0; rank < names.size(); ++rank) {
+    if (names[rank] == names[0]) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("a new group: expected the same name on all ranks, found \"", names[0],
+                     "\" on ", side_channel_->Name(0), ", \"", names[rank], "\" on ",
+                     side_channel_->Name(static_cast<int>(rank))));
+  }
+  new_groups_.insert(name);
+  WorkerGroup own = group();
+  own.part = absl::StrCat(own.part, own.part.empty() ? "" : "/", "group/", name);
+  std::unique_ptr<Member> member(new Member(meeting_, std::move(own)));
+  member->options_ = options_;
+  member->mesh_ = mesh_;
+  member->activity_ = activity_;
+  if (options_.servers_in_workers) {
+    member->options_.servers.clear();
+    member->options_.server_numbers.clear();
+    GS_RETURN_IF_ERROR(member->BecomeServers(member->group()));
+  }
+  GS_RETURN_IF_ERROR(member->CreateSync(member->group()));
+  return member;
 }
 
 absl::Status Member::Complete(const JoinOptions& options) {
   GS_RETURN_IF_ERROR(AgreeOnFlags(group(), SameOnAllRanks(options)));
   const WorkerGroup replicas =
       mesh_.cuts_model() ? SubGroup(group(), mesh_, mesh_.samples()) : group();
-  for (const std::string& server : options_.servers) meeting_.AddServer(server);
+  for (const std::string& server : options_.servers) meeting_->AddServer(server);
   if (options.num_servers > 0) {
     GS_RETURN_IF_ERROR(FindServers(options.num_servers));
   } else if (options_.servers.empty() && ServersInWorkers(options_.job)) {
@@ -160,10 +211,15 @@ absl::Status Member::Complete(const JoinOptions& options) {
     GS_RETURN_IF_ERROR(
         TakeServers("slice", SubGroup(group(), mesh_, MeshDimension::kTensor), &options_));
   }
+  GS_RETURN_IF_ERROR(CreateSync(replicas));
+  if (IsAlone()) meeting_->Unwatch();
+  return absl::OkStatus();
+}
+
+absl::Status Member::CreateSync(const WorkerGroup& replicas) {
   GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_, replicas));
   // Workers that train by themselves need not wait for the slowest, nor it for them.
   side_channel_ = std::make_unique<SideChannel>(IsAlone() ? WorkerGroup() : group(), "job");
-  if (IsAlone()) meeting_.Unwatch();
   return absl::OkStatus();
 }
 
@@ -173,7 +229,7 @@ absl::Status Member::BecomeServers(const WorkerGroup& replicas) {
   const int owners = options_.job.owners;
   const int servers = owners == 0 ? replicas.world_size : owners;
   if (replicas.rank < servers) {
-    options_.server_link = OwnServerLinkOf(group());
+    options_.server_link = OwnServerLinkOf(options_.job.link, group());
     GS_ASSIGN_OR_RETURN(own_server_, OwnServer::Start(group(), options_.server_link));
     GS_RETURN_IF_ERROR(group().store->Set(ServerKey(group(), group().rank), own_server_->address(),
                                           Deadline::In(group().timeout)));
@@ -204,7 +260,7 @@ absl::Status Member::FindServers(int count) {
   for (int i = 0; i < count; ++i) {
     GS_ASSIGN_OR_RETURN(std::string address,
                         AwaitServer(i, absl::StrCat("server ", i, " (of ", count, ")")));
-    meeting_.AddServer(address);
+    meeting_->AddServer(address);
     options_.servers.push_back(std::move(address));
   }
   return absl::OkStatus();
@@ -217,11 +273,12 @@ absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options) {
   options.meet.servers = options.num_servers;
   if (NeedsNoStore(options)) options.meet.master.clear();
   GS_ASSIGN_OR_RETURN(Meeting meeting, Meet(options.meet));
-  std::unique_ptr<Member> member(new Member(std::move(meeting)));
+  const WorkerGroup group = meeting.group();
+  std::unique_ptr<Member> member(new Member(std::make_shared<Meeting>(std::move(meeting)), group));
   member->options_ = options.sync;
   member->mesh_ = options.mesh;
   member->activity_ = options.meet.activity;
-  const absl::Status complete = member->meeting_.Explain(member->Complete(options));
+  const absl::Status complete = member->Explain(member->Complete(options));
   if (complete.ok()) return member;
   return PublishFailure(member->group(), complete);
 }

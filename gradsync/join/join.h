@@ -13,19 +13,14 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "core/group/mesh.h"
-#include "core/group/side_channel.h"
-#include "core/group/worker_group.h"
-#include "core/sync/gradient_sync.h"
 #include "gradsync/join/agree_on_flags.h"
 #include "gradsync/join/meet.h"
+#include "gradsync/join/member.h"
 #include "gradsync/join/open_device.h"
-#include "gradsync/join/own_server.h"
 #include "gradsync/join/sync_factory.h"
 
 namespace gradsync {
@@ -47,62 +42,6 @@ struct JoinOptions {
 
   // What must be the same on all ranks besides `sync.job`, which is compared too.
   FlagTexts same_on_all_ranks;
-};
-
-// A rank of a group that has met. Owns what it hands out, which its user must let go before.
-// Not thread-safe, except Fail(); what it hands out says so itself.
-class Member {
- public:
-  Member(const Member&) = delete;
-  Member& operator=(const Member&) = delete;
-
-  const WorkerGroup& group() const { return meeting_.group(); }
-
-  // What runs, links and weights resolved.
-  const SyncOptions& options() const { return options_; }
-
-  // Of all ranks. Links between parts of a model: OpenModelPlaces() (model_places.h).
-  const Mesh& mesh() const { return mesh_; }
-
-  // What this process counts (MeetOptions).
-  const std::shared_ptr<Activity>& activity() const { return activity_; }
-
-  // Not bound yet (GradientSync::Bind()). In a mesh with stages or slices it is of the ranks that
-  // have the same one as this rank.
-  GradientSync& sync() const { return *sync_; }
-
-  // Of all ranks; with Topology::kLocal, where ranks do not wait for each other, of this one alone,
-  // unless it is a stage or a slice.
-  SideChannel& side_channel() const { return *side_channel_; }
-
-  // As Meeting::Explain().
-  absl::Status Explain(const absl::Status& status) const { return meeting_.Explain(status); }
-
-  // Ends the job for all ranks because of `reason`, at any time. Returns what the group agreed on,
-  // which names the first cause; `reason` may be a consequence of it. Waits for the store for at
-  // most two seconds.
-  absl::Status Fail(const absl::Status& reason);
-
-  // After sync().Shutdown(), in good order: with a server of its own once all others have done with
-  // it. Ranks of Topology::kLocal just go. Errors: those of Meeting::Leave() and OwnServer::Wait().
-  absl::Status Leave();
-
- private:
-  friend absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options);
-  explicit Member(Meeting meeting) : meeting_(std::move(meeting)) {}
-  absl::Status Complete(const JoinOptions& options);
-  absl::Status BecomeServers(const WorkerGroup& replicas);
-  absl::Status FindServers(int count);
-  absl::StatusOr<std::string> AwaitServer(int number, absl::string_view name);
-  bool IsAlone() const { return options_.job.topology == Topology::kLocal && !mesh_.cuts_model(); }
-
-  Meeting meeting_;
-  SyncOptions options_;
-  Mesh mesh_;
-  std::shared_ptr<Activity> activity_;
-  std::unique_ptr<OwnServer> own_server_;  // outlives the backend
-  std::unique_ptr<GradientSync> sync_;
-  std::unique_ptr<SideChannel> side_channel_;
 };
 
 // Everything that can be known alone: who this is, where the others are, what goes together.

@@ -156,6 +156,37 @@ TEST(JoinTest, WhereServersAreGivenByAddressNoneComesByItself) {
       EnterStore(address, InsecureCredentials(), &pass, Deadline::In(kPatience), absl::Seconds(10))
           .status();
   EXPECT_EQ(stray.code(), absl::StatusCode::kResourceExhausted) << stray;
+  EXPECT_THAT(std::string((*member)->NewGroup("second").status().message()),
+              HasSubstr("servers with processes of their own"));
+}
+
+TEST(JoinTest, ANewGroupHasServersAndASideChannelOfItsOwn) {
+  JoinOptions options;
+  options.sync.job.topology = Topology::kPs;
+  options.sync.job.link = Link::kGrpc;
+  const std::vector<Joined> members = JoinAll(std::vector<JoinOptions>(2, options));
+  std::vector<Joined> made(members.size());  // until all are done: one that just goes fails the job
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      ASSERT_TRUE(members[rank].ok()) << members[rank].status();
+      Member& first = **members[rank];
+      made[rank] = first.NewGroup("second");
+      ASSERT_TRUE(made[rank].ok()) << made[rank].status();
+      Member& second = **made[rank];
+      EXPECT_EQ(second.sync().identity().backend, Backend::kPsOverGrpc);
+      EXPECT_EQ(second.options().servers.size(), 2u);
+      EXPECT_NE(second.options().servers, first.options().servers);
+      for (const Member* member : {&second, &first}) {
+        const auto sum =
+            member->side_channel().SumDoubles({static_cast<double>(rank)}, Deadline::In(kPatience));
+        ASSERT_TRUE(sum.ok()) << sum.status();
+        EXPECT_EQ(sum->at(0), 1);
+      }
+      EXPECT_EQ(first.NewGroup("second").status().code(), absl::StatusCode::kInvalidArgument);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(JoinTest, ARankAloneNeedsNobody) {

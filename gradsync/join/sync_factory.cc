@@ -14,8 +14,10 @@
 #include "core/base/errors.h"
 #include "core/base/host_identity.h"
 #include "core/base/status_macros.h"
+#include "core/collectives/group_collectives.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
+#include "core/links/tcp_stream.h"
 #include "core/sync/local_sync.h"
 #include "core/sync/staged_sync.h"
 #include "ps_server/client/ps_gradient_sync.h"
@@ -57,12 +59,21 @@ Whereabouts Parse(const std::string& text) {
   return where;
 }
 
-GrpcLinkOptions LinkOptionsOf(const WorkerGroup& group) {
-  GrpcLinkOptions options;
+// GrpcLinkOptions or TcpLinkOptions.
+template <typename Options>
+Options LinkOptionsOf(const WorkerGroup& group) {
+  Options options;
   options.credentials = group.credentials;
   options.proof = {group.run_id, group.key};
   options.failure_timeout = group.failure_timeout;
   return options;
+}
+
+std::shared_ptr<StreamLink> NewLink(Link link, const WorkerGroup& group, bool whole_tensors) {
+  if (FrameLinkOf(link) == Link::kTcp) return NewTcpLink(LinkOptionsOf<TcpLinkOptions>(group));
+  auto options = LinkOptionsOf<GrpcLinkOptions>(group);
+  options.probe_bandwidth = whole_tensors;
+  return NewGrpcLink(options);
 }
 
 // This rank's; on rank 0 it shares its memory only if all servers are on its host.
@@ -71,7 +82,7 @@ absl::Status FindOut(const SyncOptions& options, const WorkerGroup& group, Where
   if (own.ok()) where->host = own->Key();
   if (options.job.topology == Topology::kPs && !options.servers_in_workers && group.rank == 0) {
     GS_ASSIGN_OR_RETURN(where->servers,
-                        AskServerHosts(*GrpcLinkOf(group), options.servers,
+                        AskServerHosts(*StreamLinkOf(options.job.link, group), options.servers,
                                        Deadline::In(group.timeout), group.failure_timeout));
   }
   if (!own.ok() || options.job.codec.compresses() || !options.job.consistency.bulk()) {
@@ -95,7 +106,8 @@ Link LinkAmong(Topology topology, const std::vector<Whereabouts>& ranks) {
 absl::Status CheckGloo(const SyncOptions& options) {
   if (options.adapters.create_gloo != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "--link=gloo: this program links no Gloo, which comes with LibTorch; or use --link=grpc");
+      "--link=gloo: this program links no Gloo, which comes with LibTorch; or use --link=grpc or "
+      "tcp");
 }
 
 }  // namespace
@@ -159,18 +171,16 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
   return absl::OkStatus();
 }
 
-std::shared_ptr<StreamLink> GrpcTensorLinkOf(const WorkerGroup& group) {
-  GrpcLinkOptions options = LinkOptionsOf(group);
-  options.probe_bandwidth = true;
-  return NewGrpcLink(options);
+std::shared_ptr<StreamLink> StreamLinkOf(Link link, const WorkerGroup& group) {
+  return NewLink(link, group, /*whole_tensors=*/false);
 }
 
-std::shared_ptr<StreamLink> GrpcLinkOf(const WorkerGroup& group) {
-  return NewGrpcLink(LinkOptionsOf(group));
+std::shared_ptr<StreamLink> OwnServerLinkOf(Link link, const WorkerGroup& group) {
+  return NewNearLink(StreamLinkOf(link, group), {group.run_id, group.key});
 }
 
-std::shared_ptr<StreamLink> OwnServerLinkOf(const WorkerGroup& group) {
-  return NewNearLink(GrpcLinkOf(group), LinkOptionsOf(group).proof);
+std::shared_ptr<StreamLink> TensorLinkOf(Link link, const WorkerGroup& group) {
+  return NewLink(link, group, /*whole_tensors=*/true);
 }
 
 namespace {
@@ -181,7 +191,7 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateRing(Backend backend,
   RingOptions ring;
   ring.backend = backend;
   ring.group = group;
-  ring.link = GrpcLinkOf(group);
+  ring.link = StreamLinkOf(options.job.link, group);
   ring.update_site = options.job.update;
   ring.connections = ConnectionsOf(options.job);
   return CreateRingGradientSync(ring);
@@ -195,12 +205,15 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateShmRing(const SyncOptions& o
   return CreateShmRingGradientSync(shm);
 }
 
-absl::StatusOr<std::unique_ptr<GradientSync>> CreateServers(const SyncOptions& options,
-                                                            const WorkerGroup& group,
-                                                            bool windows) {
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateServers(Backend backend,
+                                                            const SyncOptions& options,
+                                                            const WorkerGroup& group) {
+  const bool windows = TraitOf(backend).carries == Carries::kMemory;
   PsOptions ps;
+  ps.backend = backend;
   ps.group = group;
-  ps.link = options.server_link != nullptr ? options.server_link : GrpcLinkOf(group);
+  ps.link =
+      options.server_link != nullptr ? options.server_link : StreamLinkOf(options.job.link, group);
   ps.servers = options.servers;
   ps.numbers = options.server_numbers;
   ps.in_workers = options.servers_in_workers;
@@ -246,6 +259,7 @@ absl::StatusOr<std::unique_ptr<GradientSync>> Create(Backend backend, const Sync
     case Backend::kLocal:
       return CreateLocalSync(options.job.update);
     case Backend::kRingOverGrpc:
+    case Backend::kRingOverTcp:
       return CreateRing(backend, options, group);
     case Backend::kRingOverShm:
       return CreateShmRing(options, group);
@@ -257,9 +271,9 @@ absl::StatusOr<std::unique_ptr<GradientSync>> Create(Backend backend, const Sync
     case Backend::kRingOverCudaIpc:
       return CreateCudaIpc(options, group, /*servers=*/false);
     case Backend::kPsOverGrpc:
-      return CreateServers(options, group, /*windows=*/false);
+    case Backend::kPsOverTcp:
     case Backend::kPsOverShm:
-      return CreateServers(options, group, /*windows=*/true);
+      return CreateServers(backend, options, group);
     case Backend::kPsOverNccl:
       return CreateNccl(options, group,
                         options.job.owners == 0 ? group.world_size : options.job.owners);
@@ -284,6 +298,26 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptio
                                             BackendName(sync->identity().backend)));
   }
   return sync;
+}
+
+absl::StatusOr<std::unique_ptr<GroupCollectives>> OpenCollectives(const SyncOptions& options,
+                                                                  const WorkerGroup& group,
+                                                                  Deadline deadline) {
+  GroupCollectivesOptions collectives;
+  collectives.topology = options.job.topology;
+  collectives.owners = options.job.owners;
+  if (options.job.topology != Topology::kLocal) collectives.group = group;
+  if (collectives.group.world_size == 1) return GroupCollectives::Open(collectives, deadline);
+  SyncOptions resolved;
+  resolved.job.topology = Topology::kRing;
+  resolved.job.link = options.job.link;
+  if (resolved.job.link == Link::kGloo || resolved.job.link == Link::kNccl) {
+    resolved.job.link = Link::kAuto;
+    GS_RETURN_IF_ERROR(ResolveByHosts(group, &resolved));
+  }
+  const bool memory = resolved.job.link == Link::kShm || resolved.job.link == Link::kCudaIpc;
+  if (!memory) collectives.link = StreamLinkOf(resolved.job.link, group);
+  return GroupCollectives::Open(collectives, deadline);
 }
 
 }  // namespace gradsync

@@ -11,15 +11,18 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allreduce/nccl_api.h"
+#include "core/base/deadline.h"
 #include "core/gpu/gpu_api.h"
 #include "core/group/worker_group.h"
-#include "core/links/frame_stream.h"
 #include "core/plan/job_spec.h"
 #include "core/sync/gradient_sync.h"
 #include "gradsync/join/adapters.h"
 #include "gradsync/join/server_weights.h"
 
 namespace gradsync {
+
+class GroupCollectives;
+class StreamLink;
 
 struct SyncOptions {
   // Its numbers of servers and of weights are those of the lists below, where these have any.
@@ -30,8 +33,8 @@ struct SyncOptions {
   std::vector<double> weights;       // of the servers: set by ResolveByHosts(); empty: equal
   bool servers_run = false;          // all of them have answered: set by ResolveByHosts()
   bool servers_in_workers = false;   // server number i is in the process of rank i
-  // To servers over grpc or shm; null: GrpcLinkOf(). A worker that has a server of its own gives the
-  // link at which that listens.
+  // To servers over grpc, tcp or shm; null: StreamLinkOf(). A worker that has a server of its own gives
+  // the link at which that listens.
   std::shared_ptr<StreamLink> server_link;
   Adapters adapters;  // none by default
   // Has the buckets: by staging (core/sync/staged_sync.h), or NCCL's. Null: the host has them.
@@ -59,7 +62,7 @@ absl::Status CheckLinkDevice(Link link, const GpuApi* gpu);
 // Collective, before CreateGradientSync(): sets what depends on which hosts
 // (core/base/host_identity.h) ranks and servers are on.
 //   link     kAuto becomes shm when all of them share a host, nothing is to be compressed and the
-//            consistency is bsp, grpc otherwise
+//            consistency is bsp, kLinkBetweenHosts otherwise
 //   weights  with server_weights `auto`, those of WeightsByHost(); servers check that ranks agree
 //   servers_run  once rank 0 has had an answer of each
 // Rank 0 asks the servers. Blocks until they have answered and all ranks have come, each for at
@@ -68,21 +71,29 @@ absl::Status CheckLinkDevice(Link link, const GpuApi* gpu);
 // on rank 0 those of AskServerHosts(), while the others meet the same servers in Bind().
 absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options);
 
-// The link over gRPC with the credentials of `group`, for gradients.
-std::shared_ptr<StreamLink> GrpcLinkOf(const WorkerGroup& group);
+// FrameLinkOf(link) with the credentials of `group`.
+std::shared_ptr<StreamLink> StreamLinkOf(Link link, const WorkerGroup& group);
 
 // The same, but for streams to a server in this process.
-std::shared_ptr<StreamLink> OwnServerLinkOf(const WorkerGroup& group);
+std::shared_ptr<StreamLink> OwnServerLinkOf(Link link, const WorkerGroup& group);
 
-// The link over gRPC with the credentials of `group` between stages or slices, which send each other
-// whole tensors at once.
-std::shared_ptr<StreamLink> GrpcTensorLinkOf(const WorkerGroup& group);
+// The same between stages or slices, which send each other whole tensors at once.
+std::shared_ptr<StreamLink> TensorLinkOf(Link link, const WorkerGroup& group);
 
 // Creates the backend. `options` must have passed ValidateSyncOptions(). Opens no connection yet;
 // GradientSync::Bind() does. Errors: also INVALID_ARGUMENT for what depends on the number of ranks;
 // INTERNAL when the backend says that it is another one than was asked for.
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
                                                                  const WorkerGroup& group);
+
+// Collective: the collectives of all ranks of `group`, over the job's link: through memory with shm and
+// cuda_ipc, by streams with grpc, and with links that carry gradients alone (gloo, nccl) as hosts allow.
+// Servers have no part in them, so that with kPs workers own the shares of reductions: the first
+// job.owners, or all. With kLocal each rank is alone. Blocks until all ranks have come. Errors: those of
+// ResolveByHosts() and GroupCollectives::Open().
+absl::StatusOr<std::unique_ptr<GroupCollectives>> OpenCollectives(const SyncOptions& options,
+                                                                  const WorkerGroup& group,
+                                                                  Deadline deadline);
 
 }  // namespace gradsync
 

@@ -44,7 +44,7 @@ class PsSync : public SyncEngine {
 
   SyncIdentity identity() const override {
     if (options_.windows) return {Backend::kPsOverShm};
-    return {Backend::kPsOverGrpc, options_.consistency, options_.connections};
+    return {options_.backend, options_.consistency, options_.connections};
   }
   UpdateSite update_site() const override { return options_.update_site; }
   std::string Terms() const override { return ConsistencyName(options_.consistency); }

@@ -11,6 +11,7 @@
 #include "core/group/side_channel.h"
 #include "core/group/worker_group.h"
 #include "core/links/frame_stream.h"
+#include "core/plan/job_spec.h"
 #include "core/plan/kinds.h"
 #include "core/plan/plan.h"
 #include "core/plan/shard_map.h"
@@ -20,7 +21,9 @@ namespace gradsync {
 
 struct PsOptions {
   WorkerGroup group;
+  // How frames move, and what identity() calls it, without windows.
   std::shared_ptr<StreamLink> link;
+  Backend backend = Backend::kPsOverGrpc;
   std::vector<std::string> servers;  // "host:port"; the same list, in the same order, on every rank
   std::vector<int> numbers;          // each server's among all of the job's; empty: 0, 1, ...
   bool in_workers =

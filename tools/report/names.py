@@ -1,7 +1,7 @@
 """How runs are called in sentences, legends and tables."""
 from records import bytes_per_s
 
-LINKS = {"grpc": "gRPC", "shm": "shared memory", "gloo": "Gloo", "nccl": "NCCL"}
+LINKS = {"grpc": "gRPC", "tcp": "TCP", "shm": "shared memory", "gloo": "Gloo", "nccl": "NCCL"}
 PLACEMENT_ORDER = ["", "dedicated", "colocated", "mixed"]
 TOPOLOGY_ORDER = ["ring", "ps", "local"]
 

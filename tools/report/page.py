@@ -3,6 +3,7 @@ import os
 
 import jinja2
 
+import decision
 import figures
 import names
 import plots
@@ -74,16 +75,17 @@ def _contest_rows(runs):
 
 def _difference(contest):
     if contest.ratios:
-        return "none shown" if contest.noise else "shown"
-    return "within noise" if contest.noise else "clear" if not contest.overlap else "p10–p90 overlap"
+        if contest.outcome == "equal":
+            return f"equal within {names.percent(decision.EQUAL_MARGIN)}"
+        return f"not decided: {contest.decision.open_words()}" if contest.noise else "faster"
+    return "not decided" if contest.noise else "clear" if not contest.overlap else "p10–p90 overlap"
 
 
 def _lead_text(rows):
     """What the brackets of the table of contests are, and when a lead counts."""
-    rounds = max((row["rounds"] for row in rows), default=0)
-    if rounds:
-        return ("Leads are medians of ratios within a round; in brackets their interval, "
-                f"{verdict.interval_words(rounds)}. A difference is shown where that leaves out 0 %.")
+    if max((row["rounds"] for row in rows), default=0):
+        return ("Leads are means of ratios within a round; in brackets their interval, for all rows together. Faster: it leaves "
+                f"out 0 %. Equal within {names.percent(decision.EQUAL_MARGIN)}: two one-sided tests. Not decided: neither.")
     return ("A lead counts when neither median lies within the other's p10–p90 of steps; in brackets, the lead if one "
             "side had its slow and the other its fast steps.")
 
@@ -96,7 +98,7 @@ def _contest_table(runs):
     rows = _contest_rows(runs)
     columns = [("network", "network"), ("scaling", "scaling"), ("straggler", "straggler"), ("link", "link"),
                ("codec", "codec"), ("workers", "workers"), ("faster", "faster"), ("lead", "lead (interval)" if any(row["rounds"] for row in rows) else "lead (p10–p90)"),
-               ("verdict", "difference"), ("rate", "samples/s"), ("slower", "slower"), ("other", "samples/s")]
+               ("verdict", "verdict"), ("rate", "samples/s"), ("slower", "slower"), ("other", "samples/s")]
     columns = [(key, title) for key, title in columns
                if key not in ("network", "scaling", "straggler", "link", "codec") or _varies(rows, key)]
     return {"columns": [title for _, title in columns], "text": _lead_text(rows),
@@ -221,7 +223,8 @@ def _machine(machine):
             ("system", ", ".join(filter(None, [machine.os, machine.kernel]))),
             ("compiler", ", ".join(filter(None, [machine.compiler, machine.build_mode]))),
             ("libraries", ", ".join(f"{name} {version}" for name, version in sorted(machine.versions.items()))),
-            ("measured", machine.date.replace("T", " ").replace("Z", " UTC"))]
+            ("measured", machine.date.replace("T", " ").replace("Z", " UTC")),
+            ("commit", machine.commit + (", with changes" if machine.dirty else ""))]
     return [row for row in rows if row[1]]
 
 

@@ -38,8 +38,8 @@ NETWORK = {
 }
 
 MACHINE = {
-    **{name: TEXT for name in ("cpu", "os", "kernel", "compiler", "build_mode", "date")},
-    "cores": WHOLE, "memory_bytes": NUMBER, "versions": TEXTS,
+    **{name: TEXT for name in ("cpu", "os", "kernel", "compiler", "build_mode", "date", "commit")},
+    "cores": WHOLE, "memory_bytes": NUMBER, "versions": TEXTS, "dirty": YES_OR_NO,
 }
 
 RECORDS = {"machine": MACHINE, "command": TEXT, "runs": [RUN], "predictions": [RUN], "networks": [NETWORK],

@@ -180,21 +180,23 @@ def _lines(measured, predicted):
     return sorted(lines, key=lambda line: line.order)
 
 
-def _of_bandwidths(run):
-    """Whether a run or prediction may stand in the picture of samples/s against bandwidth."""
+def _of_bandwidths(run, link):
+    """Whether a run over `link`, or a prediction, may stand in the picture of samples/s against bandwidth."""
     return (bytes_per_s(run.bandwidth) > 0 and run.samples_per_s > 0 and run.workers >= 2 and run.topology != "local"
-            and run.link in ("", "grpc") and not names.options(run) and not _library(run))
+            and run.link in ("", "grpc", link) and not names.options(run) and not _library(run))
 
 
 def bandwidth_lines(records):
     """(workers, lines) of the main job, each line over the bandwidths of one topology with its servers: for the number of
     workers of which most bandwidths are known, measured or predicted. (0, []) with fewer than two bandwidths."""
     main = verdict.main_job(records.runs)
-    runs = [run for run in records.runs if usable(run) and _of_bandwidths(run)
+    # Those over TCP where there are none over gRPC.
+    link = "grpc" if any(run.link == "grpc" and run.bandwidth for run in records.runs) else "tcp"
+    runs = [run for run in records.runs if usable(run) and _of_bandwidths(run, link)
             and verdict.job_apart_from_network(run) == main]
     of_main = next((run for run in records.runs if verdict.job_apart_from_network(run) == main), None)
     predictions = [] if of_main is None else [
-        p for p in records.predictions if _of_bandwidths(p) and (not p.model or p.model == of_main.model)
+        p for p in records.predictions if _of_bandwidths(p, link) and (not p.model or p.model == of_main.model)
         and _batch_fits(p, of_main.global_batch_size, of_main.batch_size)]
     known = collections.defaultdict(set)
     for run in runs + predictions:

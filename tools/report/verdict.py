@@ -1,13 +1,13 @@
 """Who won, by how much, whether that is more than noise, and whether the bits agree: from the runs, nothing else."""
 import collections
 import dataclasses
-import math
 import types
 
+import decision
 import names
 from records import bytes_per_s, usable
 
-# Medians closer than this are called equal, as //benchmarks:compare does.
+# Medians of one round that are closer than this decide nothing.
 TIE = 0.01
 
 
@@ -66,30 +66,12 @@ def median(values):
     return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
 
 
-def interval(values):
-    """Of the median: from order statistics, those nearest to it that hold it in 95 of 100 cases; the smallest and the
-    largest value where there are too few (benchmarks/comparison/compare_rounds.h)."""
-    values = sorted(values)
-    below, outside = 0, 2.0 ** (1 - len(values))
-    while below + 1 < len(values) / 2:
-        outside += 2.0 ** (1 - len(values)) * math.comb(len(values), below + 1)
-        if outside > 0.05:
-            break
-        below += 1
-    return values[below], values[-1 - below]
-
-
-def interval_words(rounds):
-    if rounds > 5:
-        return f"95 % interval over {rounds} rounds"
-    return f"smallest to largest of {rounds} rounds"
-
-
 @dataclasses.dataclass
 class Contest:
     """The faster of two runs that differ in topology, and the other."""
     winner: types.SimpleNamespace
     loser: types.SimpleNamespace
+    decisions: int = 1  # that are read together: there are no more than runs
 
     @property
     def workers(self):
@@ -109,35 +91,42 @@ class Contest:
         return [one / other for one, other in pairs if other > 0]
 
     @property
+    def decision(self):
+        """Only with several rounds."""
+        return decision.decide(self.ratios, self.decisions)
+
+    @property
     def lead(self):
-        """The median of ratios, or the ratio of medians: 0.1 is 10 % faster."""
-        if self.ratios:
-            return median(self.ratios) - 1
-        return self.winner.samples_per_s / self.loser.samples_per_s - 1
+        """The mean of ratios, or the ratio of medians: 0.1 is 10 % faster."""
+        return (self.decision.ratio if self.ratios else self.winner.samples_per_s / self.loser.samples_per_s) - 1
 
     @property
     def spread(self):
         """The interval of the lead over rounds. Without rounds: the lead if one side had its slow and the other its fast
         steps (p10 and p90), and the other way round."""
         if self.ratios:
-            low, high = interval(self.ratios)
-            return low - 1, high - 1
+            return self.decision.low - 1, self.decision.high - 1
         winner, loser = self.winner, self.loser
         slow = _ratio(loser.step_ms_p10, loser) / _ratio(winner.step_ms_p90, winner)
         fast = _ratio(loser.step_ms_p90, loser) / _ratio(winner.step_ms_p10, winner)
         return (1 + self.lead) * slow - 1, (1 + self.lead) * fast - 1
 
     @property
-    def noise(self):
-        """True when the interval over rounds does not leave out 0. Without rounds: when a median lies within the other
+    def outcome(self):
+        """That of decision.py. Without rounds there is nothing to decide by: not decided when a median lies within the other
         run's p10 to p90, or the medians are as good as equal."""
         if self.ratios:
-            return self.spread[0] <= 0 <= self.spread[1]
+            return self.decision.outcome
         if self.lead < TIE:
-            return True
+            return "not decided"
         loser_in_winner = 1 + self.lead <= _ratio(self.winner.step_ms_p90, self.winner)
         winner_in_loser = 1 / (1 + self.lead) >= _ratio(self.loser.step_ms_p10, self.loser)
-        return loser_in_winner or winner_in_loser
+        return "not decided" if loser_in_winner or winner_in_loser else "faster"
+
+    @property
+    def noise(self):
+        """Whether the winner is one by name alone."""
+        return self.outcome != "faster"
 
     @property
     def overlap(self):
@@ -155,23 +144,23 @@ def _best(runs, topology):
     return max(of_topology, key=lambda run: run.samples_per_s) if of_topology else None
 
 
-def contest(runs):
+def contest(runs, decisions=1):
     """The best ring against the best parameter servers among `runs`, or None when one of them is missing."""
     sides = [_best(runs, "ring"), _best(runs, "ps")]
     if None in sides:
         return None
     sides.sort(key=lambda run: -run.samples_per_s)
-    found = Contest(*sides)
-    return found if found.lead >= 0 else Contest(*reversed(sides))
+    found = Contest(*sides, decisions)
+    return found if found.lead >= 0 else Contest(*reversed(sides), decisions)
 
 
-def _contests_of(runs):
+def _contests_of(runs, decisions):
     """On a network servers on the workers' hosts and servers on more hosts are two contests."""
     if not runs[0].bandwidth:
-        return [contest(runs)]
+        return [contest(runs, decisions)]
     same = [run for run in runs if run.topology != "ps" or hosts(run) == run.workers]
     more = [run for run in runs if run.topology != "ps" or hosts(run) > run.workers]
-    return [contest(same), contest(more)]
+    return [contest(same, decisions), contest(more, decisions)]
 
 
 def contests(runs, by_link=False):
@@ -180,7 +169,7 @@ def contests(runs, by_link=False):
     for run in runs:
         if usable(run) and run.workers >= 2 and run.library in ("", "gradsync") and not names.consistency(run):
             groups[(job_key(run), run.workers, names.codec(run), spread(run), run.link if by_link else "")].append(run)
-    found = [c for group in groups.values() for c in _contests_of(group)]
+    found = [c for group in groups.values() for c in _contests_of(group, len(runs))]
     return sorted((c for c in found if c is not None), key=lambda c: (
         c.winner.model, c.winner.profile, c.winner.straggler, job(c.winner).strong, job(c.winner).batch,
         bytes_per_s(c.winner.bandwidth) or float("inf"), c.workers, names.codec(c.winner), c.more_hosts, c.winner.link))
@@ -273,7 +262,7 @@ def headline_contests(runs):
 
 def _of_what(c):
     """What the first bracket of a sentence is about."""
-    return f", {interval_words(len(c.ratios))}" if c.ratios else " over the steps' p10–p90"
+    return f", interval over {len(c.ratios)} rounds" if c.ratios else " over the steps' p10–p90"
 
 
 def _range(c, factor=False, unit=""):
@@ -302,18 +291,19 @@ def _clause(group, with_workers):
         # The first of them says what the others' brackets are.
         parts = [f"{_where(c, with_workers)} by {names.percent(c.lead)} ({_range(c, unit=_of_what(c) if c is first else '')})"
                  for c in group]
-        if first.noise and first.ratios:
-            return f"no difference was shown between {winner} and {loser}: {names.joined(parts)}"
+        if first.outcome == "equal":
+            return f"{winner} and {loser} were equal within {names.percent(decision.EQUAL_MARGIN)}: {names.joined(parts)}"
         if first.noise:
-            return f"{winner} and {loser} were equally fast within noise, differing {names.joined(parts)}"
+            return f"it is not decided between {winner} and {loser}: {names.joined(parts)}"
         return f"{winner} {verb} faster than {loser}, {names.joined(parts)}"
     rates = f"{names.number(first.winner.samples_per_s)} against {names.number(first.loser.samples_per_s)} samples/s"
     where = _where(first, with_workers)
-    if first.noise and first.ratios:
-        return (f"{where} no difference was shown between {winner} and {loser}, {rates} (a lead of "
+    if first.outcome == "equal":
+        return (f"{where} {winner} and {loser} were equal within {names.percent(decision.EQUAL_MARGIN)}, {rates} (a lead of "
                 f"{names.percent(first.lead)}, {_range(first, unit=_of_what(first))})")
     if first.noise:
-        return (f"{where} {winner} and {loser} were equally fast within noise, {rates} (a difference of "
+        more = f", {first.decision.open_words()}" if first.ratios else ""
+        return (f"{where} it is not decided between {winner} and {loser}{more}, {rates} (a lead of "
                 f"{names.percent(first.lead)}, {_range(first, unit=_of_what(first))})")
     if first.lead >= 1:
         return (f"{where} {winner} {verb} {1 + first.lead:.1f} times as fast ({_range(first, True, _of_what(first))}) as "
@@ -333,7 +323,7 @@ def sentence(runs):
     groups = collections.OrderedDict()
     for c in chosen:
         sides = [names.sentence(c.winner), names.sentence(c.loser)]
-        groups.setdefault((*(sorted(sides) if c.noise else sides), c.noise), []).append(c)
+        groups.setdefault((*(sorted(sides) if c.noise else sides), c.outcome), []).append(c)
     text = "; ".join(_clause(group, not same_workers) for group in groups.values())
     if same_workers:
         text = f"with {names.count(chosen[0].workers, 'worker')}, {text}"
@@ -359,9 +349,9 @@ def notes(runs, machine, no_network=""):
     if no_network:
         found.append(f"Nothing was measured on emulated hosts, so what bandwidth does is only predicted: {no_network}.")
     rounds = max((len(c.ratios) for c in chosen), default=0)
-    if 0 < rounds <= 5:
-        found.append(f"The smallest to the largest of {rounds} rounds holds the true median in "
-                     f"{100 * (1 - 2.0 ** (1 - rounds)):.0f} of 100 cases; more --rounds say more.")
+    if rounds:
+        found.append(f"Leads are means of ratios within a round. Of 100 pages at most {100 * decision.ERROR_RATE:.0f} say \"faster\" "
+                     "or \"equal\" somewhere though it is not so; more --rounds decide more.")
     invalid = sum(1 for run in runs if run.invalid)
     if invalid:
         found.append(f"{names.count(invalid, 'run')} of {len(runs)} {'is' if invalid == 1 else 'are'} marked invalid "

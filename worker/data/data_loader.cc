@@ -46,8 +46,7 @@ struct Buffer {
   }
 };
 
-absl::Status Check(int64_t dataset_size, const DistributedSampler& sampler,
-                   const DataLoaderOptions& o) {
+absl::Status Check(int64_t dataset_size, const RankSampler& sampler, const DataLoaderOptions& o) {
   const int64_t share = sampler.samples_per_rank();
   if (sampler.options().dataset_size != dataset_size) {
     return absl::InvalidArgumentError(
@@ -83,7 +82,7 @@ absl::Status Check(int64_t dataset_size, const DistributedSampler& sampler,
 // takes batch take_; threads plan batches up to take_ + depth and fill the oldest first.
 class DataLoader::Impl {
  public:
-  Impl(std::shared_ptr<const ImageDataset> dataset, const DistributedSampler& sampler,
+  Impl(std::shared_ptr<const ImageDataset> dataset, const RankSampler& sampler,
        const DataLoaderOptions& options)
       : dataset_(std::move(dataset)),
         sampler_(sampler),
@@ -96,7 +95,7 @@ class DataLoader::Impl {
         epoch_(options.start_epoch),
         position_(options.start_position) {}
 
-  Impl(std::shared_ptr<const TokenDataset> tokens, const DistributedSampler& sampler,
+  Impl(std::shared_ptr<const TokenDataset> tokens, const RankSampler& sampler,
        const DataLoaderOptions& options)
       : tokens_(std::move(tokens)),
         sampler_(sampler),
@@ -471,7 +470,7 @@ class DataLoader::Impl {
 
   const std::shared_ptr<const ImageDataset> dataset_;  // null for tokens
   const std::shared_ptr<const TokenDataset> tokens_;   // null for images
-  const DistributedSampler sampler_;
+  const RankSampler sampler_;
   const DataLoaderOptions options_;
   const ImageShape shape_;
   const Augmenter augmenter_;
@@ -503,7 +502,7 @@ class DataLoader::Impl {
 };
 
 absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Create(
-    std::shared_ptr<const ImageDataset> dataset, const DistributedSampler& sampler,
+    std::shared_ptr<const ImageDataset> dataset, const RankSampler& sampler,
     const DataLoaderOptions& options) {
   GS_RETURN_IF_ERROR(Check(dataset->size(), sampler, options));
   std::unique_ptr<DataLoader> loader(
@@ -513,7 +512,7 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Create(
 }
 
 absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Create(
-    std::shared_ptr<const TokenDataset> dataset, const DistributedSampler& sampler,
+    std::shared_ptr<const TokenDataset> dataset, const RankSampler& sampler,
     const DataLoaderOptions& options) {
   GS_RETURN_IF_ERROR(Check(dataset->size(), sampler, options));
   std::unique_ptr<DataLoader> loader(

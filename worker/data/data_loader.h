@@ -91,12 +91,12 @@ class DataLoader {
   // numbers are named), or batch_size, threads or depth is below 1, or the starting point lies
   // outside the epochs or the share, or the sampler is for another dataset size.
   static absl::StatusOr<std::unique_ptr<DataLoader>> Create(
-      std::shared_ptr<const ImageDataset> dataset, const DistributedSampler& sampler,
+      std::shared_ptr<const ImageDataset> dataset, const RankSampler& sampler,
       const DataLoaderOptions& options);
 
   // The same for sequences of tokens; what options say of images has no meaning for them.
   static absl::StatusOr<std::unique_ptr<DataLoader>> Create(
-      std::shared_ptr<const TokenDataset> dataset, const DistributedSampler& sampler,
+      std::shared_ptr<const TokenDataset> dataset, const RankSampler& sampler,
       const DataLoaderOptions& options);
   ~DataLoader();
 

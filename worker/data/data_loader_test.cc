@@ -35,16 +35,16 @@ std::shared_ptr<const ImageDataset> Synthetic(int64_t size) {
   return std::make_shared<SyntheticDataset>(options);
 }
 
-DistributedSampler Sampler(int64_t size, int rank = 0, int world_size = 1) {
+RankSampler Sampler(int64_t size, int rank = 0, int world_size = 1) {
   SamplerOptions options;
   options.dataset_size = size;
   options.rank = rank;
   options.world_size = world_size;
   options.seed = 2;
-  return DistributedSampler::Create(options).value();
+  return RankSampler::Create(options).value();
 }
 
-std::vector<Batch> ReadAll(const ImageDataset& dataset, const DistributedSampler& sampler,
+std::vector<Batch> ReadAll(const ImageDataset& dataset, const RankSampler& sampler,
                            const DataLoaderOptions& options) {
   // A non-owning pointer: the dataset outlives the loader.
   auto loader = DataLoader::Create(
@@ -79,7 +79,7 @@ class HeldDataset : public ImageDataset {
 
 TEST(DataLoaderTest, BatchesAreTheSamplersOrderAugmentedOneByOne) {
   const auto dataset = Synthetic(103);
-  const DistributedSampler sampler = Sampler(103, 1, 2);
+  const RankSampler sampler = Sampler(103, 1, 2);
   DataLoaderOptions options;
   options.batch_size = 20;
   options.augment_seed = 7;
@@ -183,7 +183,7 @@ TEST(DataLoaderTest, WithoutAugmentationImagesAreOnlyNormalised) {
   options.augment = false;
   options.end_epoch = 1;
   const std::vector<Batch> batches =
-      ReadAll(*dataset, DistributedSampler::Create(in_order).value(), options);
+      ReadAll(*dataset, RankSampler::Create(in_order).value(), options);
   ASSERT_EQ(batches.size(), 1);
   const Augmenter augmenter(dataset->shape(), options.augmentation);
   std::vector<uint8_t> scratch(3072);
@@ -329,7 +329,7 @@ TEST(DataLoaderTest, ErrorOfTheFirstBadSampleFailsItsBatchOnly) {
   for (int i = 0; i < 20; ++i) {
     auto loader =
         DataLoader::Create(std::make_shared<FailingDataset>(std::vector<int64_t>{99, 70, 83}),
-                           DistributedSampler::Create(in_order).value(), options)
+                           RankSampler::Create(in_order).value(), options)
             .value();
     EXPECT_TRUE(loader->Next().ok());
     const absl::Status error = loader->Next().status();

@@ -70,7 +70,7 @@ TEST(SamplerPythonTest, OrderIsThatOfPytorchsDistributedSampler) {
   ASSERT_EQ(code, 0);
   std::ifstream said(answers);
   for (const SamplerOptions& o : Cases()) {
-    const DistributedSampler sampler = DistributedSampler::Create(o).value();
+    const RankSampler sampler = RankSampler::Create(o).value();
     for (const int64_t epoch : {0, 1, 9}) {
       std::string line;
       ASSERT_TRUE(std::getline(said, line));

@@ -1,10 +1,6 @@
 #include "worker/data/sampler.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <limits>
-#include <map>
-#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -12,122 +8,7 @@
 namespace gradsync {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::vector<int64_t> IndicesOf(SamplerOptions options, int64_t epoch) {
-  return DistributedSampler::Create(options).value().Indices(epoch);
-}
-
-SamplerOptions Options(int64_t size, int rank, int world_size) {
-  SamplerOptions options;
-  options.dataset_size = size;
-  options.rank = rank;
-  options.world_size = world_size;
-  return options;
-}
-
-TEST(SamplerTest, WithoutShuffleRankTakesEveryNthAndPadsByWrappingAround) {
-  SamplerOptions options = Options(7, 0, 3);
-  options.shuffle = false;
-  EXPECT_THAT(IndicesOf(options, 0), ElementsAre(0, 3, 6));
-  options.rank = 1;
-  EXPECT_THAT(IndicesOf(options, 0), ElementsAre(1, 4, 0));
-  options.rank = 2;
-  EXPECT_THAT(IndicesOf(options, 9), ElementsAre(2, 5, 1));
-}
-
-TEST(SamplerTest, DropLastLeavesTheTailOut) {
-  SamplerOptions options = Options(8, 2, 3);
-  options.shuffle = false;
-  options.drop_last = true;
-  EXPECT_THAT(IndicesOf(options, 0), ElementsAre(2, 5));
-}
-
-TEST(SamplerTest, MoreRanksThanSamplesWrapsRepeatedly) {
-  for (int rank = 0; rank < 7; ++rank) {
-    SamplerOptions options = Options(3, rank, 7);
-    options.shuffle = false;
-    EXPECT_THAT(IndicesOf(options, 0), ElementsAre(rank % 3));
-  }
-}
-
-TEST(SamplerTest, RanksTogetherSeeEverySampleAndPaddingAtMostOnceMore) {
-  for (int64_t size : {1, 5, 16, 17, 100}) {
-    for (int n : {1, 2, 3, 5, 8}) {
-      for (bool drop_last : {false, true}) {
-        if (drop_last && size < n) continue;
-        std::map<int64_t, int> seen;
-        int64_t total = 0;
-        for (int rank = 0; rank < n; ++rank) {
-          SamplerOptions options = Options(size, rank, n);
-          options.drop_last = drop_last;
-          for (int64_t index : IndicesOf(options, 4)) {
-            ASSERT_GE(index, 0);
-            ASSERT_LT(index, size);
-            ++seen[index];
-            ++total;
-          }
-        }
-        EXPECT_EQ(total % n, 0);
-        EXPECT_EQ(total / n, drop_last ? size / n : (size + n - 1) / n);
-        EXPECT_EQ(seen.size(), std::min(size, total)) << size << " over " << n;
-        int most = 0, least = std::numeric_limits<int>::max();
-        for (const auto& [index, count] : seen) {
-          most = std::max(most, count);
-          least = std::min(least, count);
-        }
-        EXPECT_LE(most - least, 1);
-      }
-    }
-  }
-}
-
-TEST(SamplerTest, OrderDependsOnSeedAndEpochOnly) {
-  SamplerOptions options = Options(1000, 1, 2);
-  options.seed = 3;
-  const std::vector<int64_t> order = IndicesOf(options, 5);
-  EXPECT_EQ(IndicesOf(options, 5), order);
-  EXPECT_NE(IndicesOf(options, 6), order);
-  options.seed = 4;
-  EXPECT_NE(IndicesOf(options, 5), order);
-}
-
-TEST(SamplerTest, EveryPositionIsEquallyLikely) {
-  constexpr int kSize = 6, kEpochs = 6000;
-  int count[kSize][kSize] = {};
-  for (int epoch = 0; epoch < kEpochs; ++epoch) {
-    const std::vector<int64_t> order = IndicesOf(Options(kSize, 0, 1), epoch);
-    for (int p = 0; p < kSize; ++p) ++count[p][order[p]];
-  }
-  for (auto& row : count) {
-    for (int c : row) EXPECT_NEAR(c, kEpochs / kSize, 6 * 29);  // Standard deviation 29.
-  }
-}
-
-TEST(SamplerTest, OrderNeverChangesBetweenBuilds) {
-  EXPECT_THAT(IndicesOf(Options(10, 0, 1), 0), ElementsAre(6, 9, 0, 1, 3, 7, 4, 8, 5, 2));
-}
-
-// torch.randperm(10) with seeds 0 and 7; sampler_python_test compares with PyTorch itself.
-TEST(SamplerTest, PytorchsOrderIsThatOfRandperm) {
-  SamplerOptions options = Options(10, 0, 1);
-  options.order = SampleOrder::kPytorch;
-  EXPECT_THAT(IndicesOf(options, 0), ElementsAre(4, 1, 7, 5, 3, 9, 0, 8, 6, 2));
-  options.seed = 3;
-  EXPECT_THAT(IndicesOf(options, 4), ElementsAre(5, 0, 3, 4, 1, 7, 9, 6, 8, 2));
-  options.shuffle = false;
-  EXPECT_THAT(IndicesOf(options, 4), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9));
-}
-
-TEST(SamplerTest, PytorchsOrderIsRefusedWhereItsReleasesDiffer) {
-  SamplerOptions options = Options(214748364, 0, 1);
-  EXPECT_TRUE(DistributedSampler::Create(options).ok());
-  options.order = SampleOrder::kPytorch;
-  EXPECT_THAT(DistributedSampler::Create(options).status().message(), HasSubstr("214748364"));
-  --options.dataset_size;
-  EXPECT_TRUE(DistributedSampler::Create(options).ok());
-}
 
 TEST(SamplerTest, OrdersHaveNames) {
   for (const SampleOrder order : {SampleOrder::kOwn, SampleOrder::kPytorch}) {
@@ -137,19 +18,15 @@ TEST(SamplerTest, OrdersHaveNames) {
               HasSubstr("--sampler: expected gradsync or pytorch, found \"torch\""));
 }
 
-TEST(SamplerTest, BadOptionsAreRejectedWithBothNumbers) {
-  EXPECT_THAT(DistributedSampler::Create(Options(0, 0, 1)).status().message(),
-              HasSubstr("found 0"));
-  for (int rank : {-1, 2, 3}) {
-    const auto sampler = DistributedSampler::Create(Options(10, rank, 2));
-    EXPECT_EQ(sampler.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(sampler.status().message(), HasSubstr("with world_size 2"));
-  }
-  EXPECT_FALSE(DistributedSampler::Create(Options(10, 0, 0)).ok());
-  SamplerOptions starving = Options(3, 0, 4);
-  starving.drop_last = true;
-  EXPECT_EQ(DistributedSampler::Create(starving).status().code(),
-            absl::StatusCode::kInvalidArgument);
+TEST(SamplerTest, ASamplerHasItsOptionsSamples) {
+  SamplerOptions options;
+  EXPECT_FALSE(RankSampler::Create(options).ok());
+  options.dataset_size = 10;
+  options.world_size = 3;
+  options.rank = 1;
+  const RankSampler sampler = RankSampler::Create(options).value();
+  EXPECT_EQ(sampler.samples_per_rank(), 4);
+  EXPECT_EQ(sampler.Indices(2), SamplesOfEpoch(options, 2));
 }
 
 }  // namespace

@@ -79,7 +79,7 @@ absl::Status StageLink::Agreed(const absl::Status& own) {
 // Makes a ring for each neighbour. Where one cannot be made, none is offered, or with kShm that is
 // an error.
 absl::Status StageLink::OfferMemory() {
-  if (tensors_ == Link::kGrpc) return absl::OkStatus();
+  if (tensors_ == Link::kGrpc || tensors_ == Link::kTcp) return absl::OkStatus();
   const absl::StatusOr<HostIdentity> host = ReadHostIdentity();
   absl::Status status = host.status();
   for (int i : {0, 1}) {
@@ -125,7 +125,7 @@ absl::StatusOr<absl::optional<TensorRingReader>> StageLink::Accept(
   if (tensors_ != Link::kShm) return absl::optional<TensorRingReader>();
   return absl::FailedPreconditionError(absl::StrCat(NameOf(from), " shares no memory with ",
                                                     group_.Name(group_.rank), ": ", why,
-                                                    "; use --pipeline_link=grpc"));
+                                                    "; use --pipeline_link=grpc or tcp"));
 }
 
 absl::StatusOr<std::string> StageLink::OnGreeting(Neighbour from, const std::string& offer) {

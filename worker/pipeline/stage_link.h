@@ -44,7 +44,7 @@ class StageLink : public StageChannel {
   // a wait in `activity`, which may be null.
   //
   // `tensors`: by what elements pass to each neighbour, whose messages always come over a stream of
-  // `link`: kGrpc, on the stream too; kShm, through memory that both map; kAuto, so where the
+  // `link`: kGrpc or kTcp, on the stream too; kShm, through memory that both map; kAuto, so where the
   // neighbour is on the same host and can.
   StageLink(WorkerGroup group, std::shared_ptr<StreamLink> link, Link tensors,
             std::shared_ptr<Activity> activity = nullptr);

@@ -181,9 +181,9 @@ class WindowSliceLink : public SliceLink {
     for (int s = 0; s < slices(); ++s) {
       const std::vector<std::string> parts = absl::StrSplit(all[s], '\n');
       if (parts.size() != 2 || parts[0] != host->Key()) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("expected all slices on one host that shares memory, rank ",
-                         group_.RankOfJob(s), " says ", parts[0], "; use --tensor_link=grpc"));
+        return absl::FailedPreconditionError(absl::StrCat(
+            "expected all slices on one host that shares memory, rank ", group_.RankOfJob(s),
+            " says ", parts[0], "; use --tensor_link=grpc or tcp"));
       }
       addresses.push_back(parts[1]);
     }

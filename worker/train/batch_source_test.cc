@@ -31,7 +31,7 @@ std::unique_ptr<DataLoader> NewLoader(std::shared_ptr<GpuApi> gpu) {
   options.batch_size = kBatch;
   options.as_bytes = gpu != nullptr;
   options.pin_for = std::move(gpu);
-  return *DataLoader::Create(dataset, *DistributedSampler::Create(sampler), options);
+  return *DataLoader::Create(dataset, *RankSampler::Create(sampler), options);
 }
 
 BatchUploadOptions Options(at::ScalarType type = at::kFloat, bool channels_last = false) {
@@ -119,7 +119,7 @@ std::unique_ptr<DataLoader> NewTokenLoader(std::shared_ptr<GpuApi> gpu, int thre
   options.batch_size = kBatch;
   options.threads = threads;
   options.pin_for = std::move(gpu);
-  return *DataLoader::Create(dataset, *DistributedSampler::Create(sampler), options);
+  return *DataLoader::Create(dataset, *RankSampler::Create(sampler), options);
 }
 
 TEST(BatchUploadTest, TokensArriveAsTheyAre) {
@@ -314,7 +314,7 @@ TEST(BatchUploadTest, WithoutPinnedMemoryThereIsNoLoader) {
   options.batch_size = kBatch;
   options.pin_for = gpu;
   const absl::Status status =
-      DataLoader::Create(dataset, *DistributedSampler::Create(sampler), options).status();
+      DataLoader::Create(dataset, *RankSampler::Create(sampler), options).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
 }
 

@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<DataLoader>> LoaderOf(const std::shared_ptr<const
   SamplerOptions in_order;
   in_order.dataset_size = stride.size;
   in_order.shuffle = false;
-  GS_ASSIGN_OR_RETURN(const DistributedSampler sampler, DistributedSampler::Create(in_order));
+  GS_ASSIGN_OR_RETURN(const RankSampler sampler, RankSampler::Create(in_order));
   DataLoaderOptions loader;
   loader.batch_size = std::min(own.batch_size, stride.size);
   loader.threads = own.threads.first;

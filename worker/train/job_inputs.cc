@@ -167,8 +167,8 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
   sampler.world_size = world_size;
   sampler.seed = options.seed;
   sampler.order = options.sampler;
-  GS_ASSIGN_OR_RETURN(DistributedSampler created, DistributedSampler::Create(sampler));
-  inputs.sampler = std::make_unique<DistributedSampler>(std::move(created));
+  GS_ASSIGN_OR_RETURN(RankSampler created, RankSampler::Create(sampler));
+  inputs.sampler = std::make_unique<RankSampler>(std::move(created));
   if (options.evaluate_only) return inputs;
   const int64_t share = inputs.sampler->samples_per_rank();
   if (options.batch_size > share) {

@@ -56,7 +56,7 @@ struct JobInputs {
   std::shared_ptr<const TokenDataset> train_tokens;
   std::shared_ptr<const TokenDataset> test_tokens;
   std::map<std::string, DataIdentity> identities;  // of splits in use: "train", "test"
-  std::unique_ptr<DistributedSampler> sampler;
+  std::unique_ptr<RankSampler> sampler;
   Accumulation accumulation;
   int64_t steps = 0;
   int64_t steps_per_epoch = 0;

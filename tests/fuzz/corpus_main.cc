@@ -1,6 +1,6 @@
 // Writes the inputs to begin with, a folder for each target: tools/fuzz.
 //
-//   bazel run //fuzz:corpus -- FOLDER
+//   bazel run //tests/fuzz:corpus -- FOLDER
 
 #include <cstdio>
 #include <filesystem>
@@ -9,7 +9,7 @@
 #include <system_error>
 #include <vector>
 
-#include "fuzz/targets.h"
+#include "tests/fuzz/targets.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) {

@@ -1,4 +1,4 @@
-#include "fuzz/targets.h"
+#include "tests/fuzz/targets.h"
 
 namespace gradsync {
 

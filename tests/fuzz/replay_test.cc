@@ -1,5 +1,5 @@
 // Every target with what it begins with, with what was once found, and with some damage done to
-// both. What fuzzers find goes to the target's folder of fuzz/corpus.
+// both. What fuzzers find goes to the target's folder of tests/fuzz/corpus.
 
 #include <algorithm>
 #include <filesystem>
@@ -10,8 +10,8 @@
 #include <system_error>
 #include <vector>
 
-#include "fuzz/targets.h"
 #include "gtest/gtest.h"
+#include "tests/fuzz/targets.h"
 
 namespace gradsync {
 namespace {
@@ -21,7 +21,7 @@ std::vector<std::string> InputsOf(const FuzzTarget& target) {
   std::error_code none;  // no folder: nothing was found yet
   std::vector<std::filesystem::path> files;
   for (const auto& file :
-       std::filesystem::directory_iterator(std::string("fuzz/corpus/") + target.name, none)) {
+       std::filesystem::directory_iterator(std::string("tests/fuzz/corpus/") + target.name, none)) {
     files.push_back(file.path());
   }
   std::sort(files.begin(), files.end());

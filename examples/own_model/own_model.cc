@@ -3,8 +3,10 @@
 //   bazel run //examples:own_model
 //   torchrun --no_python --nproc_per_node=2 bazel-bin/examples/own_model ring
 //   mpirun -n 2 bazel-bin/examples/own_model ring
-//   mpirun -n 2 bazel-bin/examples/own_model ps                  # workers are the servers, too
-//   mpirun -n 2 bazel-bin/examples/own_model ps 127.0.0.1:4242   # the server's address: bazel run //ps_server
+//   mpirun -n 2 bazel-bin/examples/own_model ps      # workers are the servers, too
+//   mpirun -n 2 bazel-bin/examples/own_model ps servers=127.0.0.1:4242   # of bazel run //ps_server
+//
+// After the topology come options by their names in gradsync/options.h.
 
 #include <cstdint>
 #include <iostream>
@@ -33,15 +35,15 @@ void Train(const gradsync::Options& options) {
     std::cout << "rank " << group.rank() << " of " << group.world_size() << ", step " << step
               << ": loss " << loss.item<float>() << std::endl;
   }
+  std::cout << "params_sha256 " << ddp.ParametersSha256() << std::endl;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  gradsync::Options options;
-  options.topology = argc > 1 ? argv[1] : "local";
-  if (argc > 2) options.servers = {argv[2]};
   try {
+    gradsync::Options options = gradsync::Options::Parse(argc - 2, argv + 2).value();
+    options.topology = argc > 1 ? argv[1] : "local";
     Train(options);
   } catch (const gradsync::Error& error) {
     std::cerr << error.what() << std::endl;

@@ -1,8 +1,8 @@
 // What is fed with any bytes: every parser of what comes from a file, a peer or a command line, and
 // the state machines that peers drive; and how they read these bytes.
 
-#ifndef GRADSYNC_FUZZ_TARGETS_H_
-#define GRADSYNC_FUZZ_TARGETS_H_
+#ifndef GRADSYNC_TESTS_FUZZ_TARGETS_H_
+#define GRADSYNC_TESTS_FUZZ_TARGETS_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -28,7 +28,7 @@ const std::vector<FuzzTarget>& FuzzTargets();
 // Null for a name that none has.
 const FuzzTarget* FindFuzzTarget(const std::string& name);
 
-// Parts of the list: fuzz/parsers.cc, fuzz/machines.cc.
+// Parts of the list: tests/fuzz/parsers.cc, tests/fuzz/machines.cc.
 std::vector<FuzzTarget> ParserTargets();
 std::vector<FuzzTarget> MachineTargets();
 
@@ -79,4 +79,4 @@ class FuzzInput {
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_FUZZ_TARGETS_H_
+#endif  // GRADSYNC_TESTS_FUZZ_TARGETS_H_

@@ -13,10 +13,10 @@
 #include "core/links/frame_stream.h"
 #include "core/plan/plan.h"
 #include "core/plan/plan_proto.h"
-#include "fuzz/targets.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/raw_worker.h"
 #include "ps_server/service.h"
+#include "tests/fuzz/targets.h"
 
 namespace gradsync {
 namespace {

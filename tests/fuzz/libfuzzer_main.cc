@@ -5,7 +5,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "fuzz/targets.h"
+#include "tests/fuzz/targets.h"
 
 namespace {
 

@@ -1,0 +1,62 @@
+/* A rank in C, which links no LibTorch: fits a line to points, of which each rank has its own.
+ * Arguments are options, name=value, as gradsync/options.h has them:
+ *
+ *   torchrun --no_python --nproc_per_node=2 build/exchange_c topology=ring
+ */
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "gradsync/gradsync_c.h"
+#include "sha256.h"
+
+enum { kTensors = 2, kPoints = 32, kSteps = 50 };
+
+static gradsync_group *group = NULL;
+
+static void Check(int code) {
+  if (code == 0) return;
+  fprintf(stderr, "error %d: %s\n", code, gradsync_error());
+  gradsync_free(group);
+  exit(1);
+}
+
+int main(int argc, char **argv) {
+  const gradsync_tensor tensors[kTensors] = {{"slope", 1}, {"offset", 1}};
+  float *gradients[kTensors], *parameters[kTensors];
+  Sha256 sha;
+  char hex[65];
+  int rank, step, b, t, i;
+  (void)argc;
+  Check(gradsync_join((const char *const *)(argv + 1), &group));
+  Check(gradsync_bind(group, tensors, kTensors, 0));
+  for (t = 0; t < kTensors; ++t) {
+    int64_t offset;
+    Check(gradsync_place(group, t, &b, &offset));
+    gradients[t] = gradsync_bucket_gradients(group, b) + offset;
+    parameters[t] = gradsync_bucket_parameters(group, b) + offset;
+  }
+  rank = gradsync_rank(group);
+  Check(gradsync_broadcast(group));
+  for (step = 1; step <= kSteps; ++step) {
+    *gradients[0] = *gradients[1] = 0;
+    for (i = 0; i < kPoints; ++i) {
+      const float x = (float)((i * 7 + rank * 3) % kPoints) / kPoints;
+      const float error = *parameters[0] * x + *parameters[1] - (3 * x + 1);
+      *gradients[0] += 2 * error * x / kPoints;
+      *gradients[1] += 2 * error / kPoints;
+    }
+    for (b = 0; b < gradsync_buckets(group); ++b) Check(gradsync_launch(group, b));
+    for (b = 0; b < gradsync_buckets(group); ++b) Check(gradsync_wait(group, b));
+    for (t = 0; t < kTensors; ++t) *parameters[t] -= 0.5f * *gradients[t];
+  }
+  Sha256Begin(&sha);
+  for (t = 0; t < kTensors; ++t) Sha256Add(&sha, parameters[t], sizeof(float));
+  Sha256End(&sha, hex);
+  printf("rank %d of %d: slope %g, offset %g\n", rank, gradsync_world_size(group),
+         (double)*parameters[0], (double)*parameters[1]);
+  Check(gradsync_leave(group));
+  gradsync_free(group);
+  printf("params_sha256 %s\n", hex);
+  return 0;
+}

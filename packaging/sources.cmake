@@ -1,0 +1,358 @@
+# The files of the library, for CMake and for packages: what Bazel compiles, as //packaging:sources_test makes sure.
+# `bazel run //packaging:sources_test -- --write` writes it anew.
+
+set(GRADSYNC_PUBLIC_HEADERS
+  gradsync/collectives.h
+  gradsync/ddp.h
+  gradsync/exchange.h
+  gradsync/gradsync.h
+  gradsync/gradsync_c.h
+  gradsync/group.h
+  gradsync/optimizer.h
+  gradsync/options.h
+  gradsync/sampler.h
+  gradsync/status.h
+  gradsync/version.h
+)
+
+set(GRADSYNC_MESSAGES
+  proto/frame.proto
+  proto/parameter_server.proto
+  proto/peer.proto
+  proto/perfetto_trace.proto
+  proto/pipeline.proto
+  proto/plan.proto
+  proto/rank_spec.proto
+  proto/run_record.proto
+  proto/step_profile.proto
+  proto/step_trace.proto
+  proto/tensorboard_event.proto
+)
+
+set(GRADSYNC_SERVICES
+  proto/challenge.proto
+  proto/frame_link.proto
+  proto/rendezvous.proto
+)
+
+set(GRADSYNC_SOURCES
+  allreduce/collect_state.cc
+  allreduce/device_owner.cc
+  allreduce/ipc_engine.cc
+  allreduce/ipc_flags.cc
+  allreduce/ipc_gradient_sync.cc
+  allreduce/ipc_layout.cc
+  allreduce/ipc_watchdog.cc
+  allreduce/nccl_api.cc
+  allreduce/nccl_buckets.cc
+  allreduce/nccl_communicator.cc
+  allreduce/nccl_exchange.cc
+  allreduce/nccl_gradient_sync.cc
+  allreduce/nccl_owner.cc
+  allreduce/nccl_ring.cc
+  allreduce/nccl_servers.cc
+  allreduce/nccl_watchdog.cc
+  allreduce/nccl_work.cc
+  allreduce/ring_broadcast.cc
+  allreduce/ring_engine.cc
+  allreduce/ring_gather.cc
+  allreduce/ring_gradient_sync.cc
+  allreduce/ring_norm.cc
+  allreduce/ring_owner.cc
+  allreduce/ring_tokens.cc
+  allreduce/shm_engine.cc
+  allreduce/shm_gradient_sync.cc
+  allreduce/work_queue.cc
+  core/base/alarm_clock.cc
+  core/base/block_pool.cc
+  core/base/chunk_codec.cc
+  core/base/credentials.cc
+  core/base/epoch_samples.cc
+  core/base/errors.cc
+  core/base/grpc_conversions.cc
+  core/base/grpc_health.cc
+  core/base/host_identity.cc
+  core/base/host_port.cc
+  core/base/kernels.cc
+  core/base/known_reports.cc
+  core/base/launcher_process.cc
+  core/base/local_address.cc
+  core/base/log_line.cc
+  core/base/no_sigpipe.cc
+  core/base/portable_math.cc
+  core/base/process_main.cc
+  core/base/process_resources.cc
+  core/base/secret_proof.cc
+  core/base/sha256.cc
+  core/base/straggler.cc
+  core/base/temporary_folder.cc
+  core/base/thread.cc
+  core/base/trace_recorder.cc
+  core/base/utf8.cc
+  core/base/write_file.cc
+  core/collectives/fold.cc
+  core/collectives/group_collectives.cc
+  core/collectives/stream_transport.cc
+  core/collectives/window_transport.cc
+  core/gpu/device_range_optimizer.cc
+  core/gpu/gpu_resources.cc
+  core/group/drain.cc
+  core/group/group_error.cc
+  core/group/grpc_store_client.cc
+  core/group/grpc_store_server.cc
+  core/group/heartbeat.cc
+  core/group/key_value_store.cc
+  core/group/launch_environment.cc
+  core/group/liveness.cc
+  core/group/mesh.cc
+  core/group/process_trace.cc
+  core/group/side_channel.cc
+  core/group/slurm_node_list.cc
+  core/group/store_door.cc
+  core/group/store_map.cc
+  core/group/store_run.cc
+  core/group/sync_handle.cc
+  core/group/sync_life.cc
+  core/group/task_role.cc
+  core/group/watchdog.cc
+  core/links/frame_codec.cc
+  core/links/frames.cc
+  core/links/grpc_challenge.cc
+  core/links/grpc_channel_arguments.cc
+  core/links/grpc_frame_stream.cc
+  core/links/grpc_stream.cc
+  core/links/in_process_stream.cc
+  core/links/member_stream.cc
+  core/links/peer_session.cc
+  core/links/silence_watch.cc
+  core/links/tcp_connections.cc
+  core/links/tcp_frame_stream.cc
+  core/links/tcp_reactor.cc
+  core/links/tcp_records.cc
+  core/links/tcp_stream.cc
+  core/links/tcp_transport.cc
+  core/optim/optimizer_state.cc
+  core/optim/range_optimizer.cc
+  core/plan/codec.cc
+  core/plan/cost_model.cc
+  core/plan/job_spec.cc
+  core/plan/kinds.cc
+  core/plan/optimizer_spec.cc
+  core/plan/pipeline_schedule.cc
+  core/plan/plan.cc
+  core/plan/plan_proto.cc
+  core/plan/ring_schedule.cc
+  core/plan/shard_map.cc
+  core/plan/sharding.cc
+  core/plan/slice_traffic.cc
+  core/plan/step_order.cc
+  core/plan/stripes.cc
+  core/plan/wire_traffic.cc
+  core/shared_memory/mesh_addresses.cc
+  core/shared_memory/unix_socket.cc
+  core/shared_memory/window.cc
+  core/shared_memory/window_engine.cc
+  core/shared_memory/window_group.cc
+  core/shared_memory/window_layout.cc
+  core/shared_memory/window_mesh.cc
+  core/shared_memory/window_owner.cc
+  core/shared_memory/window_posts.cc
+  core/shared_memory/window_signals.cc
+  core/shared_memory/window_worker.cc
+  core/sync/agree_on_plan.cc
+  core/sync/buckets.cc
+  core/sync/chunk_encoder.cc
+  core/sync/gradient_sync.cc
+  core/sync/group_sync.cc
+  core/sync/local_sync.cc
+  core/sync/staged_sync.cc
+  core/sync/sync_engine.cc
+  gradsync/collectives.cc
+  gradsync/exchange.cc
+  gradsync/gradsync_c.cc
+  gradsync/group.cc
+  gradsync/join/agree_on_flags.cc
+  gradsync/join/environment_main.cc
+  gradsync/join/join.cc
+  gradsync/join/meet.cc
+  gradsync/join/nccl_settings.cc
+  gradsync/join/open_device.cc
+  gradsync/join/own_server.cc
+  gradsync/join/server_weights.cc
+  gradsync/join/sync_factory.cc
+  gradsync/sampler.cc
+  ps_server/admission.cc
+  ps_server/async_shard.cc
+  ps_server/chunk_clocks.cc
+  ps_server/client/norm_gather.cc
+  ps_server/client/ps_engine.cc
+  ps_server/client/ps_engine_receive.cc
+  ps_server/client/ps_engine_state.cc
+  ps_server/client/ps_gradient_sync.cc
+  ps_server/client/ps_options.cc
+  ps_server/client/ps_windows.cc
+  ps_server/client/server_connection.cc
+  ps_server/client/server_questions.cc
+  ps_server/hello_limits.cc
+  ps_server/membership.cc
+  ps_server/parameter_shard.cc
+  ps_server/roster.cc
+  ps_server/run_member.cc
+  ps_server/server.cc
+  ps_server/server_event.cc
+  ps_server/service.cc
+  ps_server/shard.cc
+  ps_server/shard_router.cc
+  ps_server/state_keeper.cc
+  ps_server/step_progress.cc
+  ps_server/window_host.cc
+  ps_server/window_shard.cc
+)
+
+set(GRADSYNC_KERNELS
+  core/base/kernels_avx2.cc
+  core/base/kernels_avx512.cc
+  core/base/kernels_baseline.cc
+)
+set(GRADSYNC_OPTIONS_core/base/kernels_avx2.cc -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -mavx2 -mf16c)
+set(GRADSYNC_OPTIONS_core/base/kernels_avx512.cc -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+set(GRADSYNC_OPTIONS_core/base/kernels_baseline.cc -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math)
+
+set(GRADSYNC_SERVER_SOURCES
+  core/links/server_link.cc
+  core/program/build_stamp.cc
+  core/program/byte_sizes.cc
+  core/program/flag_effects.cc
+  core/program/flags.cc
+  core/program/grpc_reflection.cc
+  core/program/last_words.cc
+  core/program/metrics_server.cc
+  core/program/other_names.cc
+  core/program/process_metrics.cc
+  core/program/program_main.cc
+  core/program/regular_file.cc
+  core/program/security_flags.cc
+  core/program/system_resolver.cc
+  core/program/version.cc
+  ps_server/main.cc
+  ps_server/metrics.cc
+)
+
+set(GRADSYNC_DDP_SOURCES
+  allreduce/c10d_store_adapter.cc
+  allreduce/gloo_gradient_sync.cc
+  allreduce/interruptible_gloo.cc
+  allreduce/open_nccl.cc
+  core/gpu/open_gpu.cc
+  gradsync/ddp.cc
+  gradsync/ddp/bucket_reducer.cc
+  gradsync/ddp/captured_step.cc
+  gradsync/ddp/ddp_engine.cc
+  gradsync/ddp/device_worker_optimizer.cc
+  gradsync/ddp/flat_parameters.cc
+  gradsync/ddp/joined_ranks.cc
+  gradsync/ddp/module_state.cc
+  gradsync/ddp/parameter_gathers.cc
+  gradsync/ddp/plan_agreement.cc
+  gradsync/ddp/ready_order.cc
+  gradsync/ddp/step_exchange.cc
+  gradsync/ddp/stream_timer.cc
+  gradsync/ddp/tensor_over.cc
+  gradsync/ddp/weight_copies.cc
+  gradsync/join/torch_adapters.cc
+)
+
+set(GRADSYNC_DDP_HEADERS
+  allreduce/c10d_store_adapter.h
+  allreduce/gloo_gradient_sync.h
+  allreduce/interruptible_gloo.h
+  allreduce/nccl_api.h
+  allreduce/open_nccl.h
+  allreduce/work_queue.h
+  core/base/activity.h
+  core/base/chunk_codec.h
+  core/base/credentials.h
+  core/base/deadline.h
+  core/base/errors.h
+  core/base/fifo.h
+  core/base/host_identity.h
+  core/base/kernels.h
+  core/base/monotonic_time.h
+  core/base/mutex.h
+  core/base/no_sigpipe.h
+  core/base/scheduler.h
+  core/base/sha256.h
+  core/base/status_macros.h
+  core/base/thread.h
+  core/base/trace_recorder.h
+  core/gpu/device_range_optimizer.h
+  core/gpu/gpu_api.h
+  core/gpu/gpu_resources.h
+  core/gpu/kernel_operands.h
+  core/gpu/open_gpu.h
+  core/group/heartbeat.h
+  core/group/key_value_store.h
+  core/group/liveness.h
+  core/group/mesh.h
+  core/group/side_channel.h
+  core/group/sync_handle.h
+  core/group/wire_stats.h
+  core/group/worker_group.h
+  core/optim/optimizer_state.h
+  core/optim/range_optimizer.h
+  core/plan/codec.h
+  core/plan/job_spec.h
+  core/plan/kinds.h
+  core/plan/optimizer_spec.h
+  core/plan/plan.h
+  core/plan/shard_map.h
+  core/plan/step_order.h
+  core/plan/stripes.h
+  core/shared_memory/unix_socket.h
+  core/shared_memory/window.h
+  core/shared_memory/window_group.h
+  core/shared_memory/window_layout.h
+  core/shared_memory/window_mesh.h
+  core/shared_memory/window_posts.h
+  core/shared_memory/window_signals.h
+  core/sync/buckets.h
+  core/sync/gradient_sync.h
+  core/sync/group_sync.h
+  core/sync/sync_engine.h
+  gradsync/ddp/bucket_reducer.h
+  gradsync/ddp/captured_step.h
+  gradsync/ddp/ddp_engine.h
+  gradsync/ddp/ddp_options.h
+  gradsync/ddp/device_worker_optimizer.h
+  gradsync/ddp/flat_parameters.h
+  gradsync/ddp/joined_ranks.h
+  gradsync/ddp/module_state.h
+  gradsync/ddp/name_list.h
+  gradsync/ddp/parameter_gathers.h
+  gradsync/ddp/plan_agreement.h
+  gradsync/ddp/ready_order.h
+  gradsync/ddp/step_exchange.h
+  gradsync/ddp/stream_timer.h
+  gradsync/ddp/tensor_over.h
+  gradsync/ddp/weight_copies.h
+  gradsync/group_impl.h
+  gradsync/join/adapters.h
+  gradsync/join/member.h
+  gradsync/join/server_weights.h
+  gradsync/join/sync_factory.h
+  gradsync/join/torch_adapters.h
+)
+
+set(GRADSYNC_CUDA_SOURCES
+  allreduce/open_nccl_cuda.cc
+  core/gpu/fold_kernel.cu
+  core/gpu/gpu_kernels.cu
+  core/gpu/open_gpu_cuda.cc
+)
+
+set(GRADSYNC_CUDA_HEADERS
+  core/gpu/element_steps.h
+  core/gpu/fold_kernel.h
+  core/gpu/fold_operands.h
+  core/gpu/gpu_kernels.h
+)
