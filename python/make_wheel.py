@@ -4,14 +4,14 @@
 Usage: make_wheel.py FOLDER --library=FILE --readme=FILE --license=FILE FILE...
 
 FOLDER gets gradsync-VERSION-py3-none-PLATFORM.whl, with the FILEs of the package gradsync, among which __init__.py has the version; the
-library, stripped; and in gradsync/libs/, where the library looks for them, those shared libraries of this system that it needs and not
+library, stripped; and in a folder libs/ beside it, where it looks for them, those shared libraries of this system that it needs and not
 every Linux has: gRPC, Protocol Buffers, Abseil, RE2, c-ares, OpenSSL and zlib. (Debian's archives of them cannot become part of a shared
 library: they are compiled for programs.) Nobody else in a process must meet them, whatever that has loaded. So their files have other
 names here, by which the loader tells them from the system's, and symbols that it would make one in all of the process are ordinary ones;
 _library.py loads them so that they see each other first. The same inputs make the same bytes.
 
 PLATFORM is manylinux_2_N_x86_64, where 2.N is the oldest glibc whose systems have what all of this asks of glibc and of libstdc++
-(PEP 600); linux_x86_64, which means this system alone, where a sanitizer is built in.
+(PEP 600); linux_x86_64, which means this system alone, where a sanitizer is built in or libstdc++ is newer than this script.
 """
 import argparse
 import base64
@@ -24,15 +24,16 @@ import sys
 import tempfile
 import zipfile
 
+PACKAGE = "gradsync"
+
 EVERYWHERE = re.compile(r"(ld-linux-x86-64|lib(c|dl|gcc_s|m|pthread|rt|stdc\+\+))\.so\.\d+$")
 SANITIZER = re.compile(r"lib(asan|tsan|ubsan)\.so")
 
 # The last number of GLIBCXX_3.4.N, and of the oldest glibc 2.N beside which distributions have that libstdc++.
-LIBSTDCXX = [(24, 28), (28, 31), (29, 34), (30, 35)]
+LIBSTDCXX = [(24, 28), (28, 31), (29, 34), (30, 35), (32, 38), (33, 39)]
 
-# Debian's packages whose libraries go with it: where Debian keeps their licences.
+# Where Debian keeps the licences of its packages.
 LICENCES = pathlib.Path("/usr/share/doc")
-PACKAGES = ["libabsl20220623", "libc-ares2", "libgrpc29", "libgrpc++1.51", "libprotobuf32", "libre2-9", "libssl3", "zlib1g"]
 
 METADATA = """Metadata-Version: 2.1
 Name: gradsync
@@ -78,11 +79,22 @@ def platform_for(paths):
     if SANITIZER.search(needs):
         return "linux_x86_64"
     oldest = max(int(minor) for minor in re.findall(r"Name: GLIBC_2\.(\d+)", needs))
-    newest = max(int(minor) for minor in re.findall(r"Name: GLIBCXX_3\.4\.(\d+)", needs))
+    newest = max(map(int, re.findall(r"Name: GLIBCXX_3\.4\.(\d+)", needs)), default=0)
     glibc = next((glibc for libstdcxx, glibc in LIBSTDCXX if newest <= libstdcxx), None)
-    if glibc is None:
-        sys.exit(f"make_wheel: expected at most GLIBCXX_3.4.{LIBSTDCXX[-1][0]}, found 3.4.{newest}; extend LIBSTDCXX")
-    return f"manylinux_2_{max(oldest, glibc)}_x86_64"
+    return "linux_x86_64" if glibc is None else f"manylinux_2_{max(oldest, glibc)}_x86_64"
+
+
+def licences_of(paths):
+    """Of the packages that these files are of: name to content."""
+    found = {}
+    for path in paths:
+        search = subprocess.run(["dpkg-query", "--search", f"*/{path.resolve().name}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                text=True, check=False)
+        package = search.stdout.split(":")[0]
+        licence = LICENCES / package / "copyright"
+        if package and licence.exists():
+            found[package] = licence.read_bytes()
+    return dict(sorted(found.items()))
 
 
 class Elf:
@@ -165,8 +177,8 @@ def main():
     for name in ("library", "readme", "license"):
         parser.add_argument("--" + name, type=pathlib.Path, required=True)
     arguments = parser.parse_args()
-    members = {f"gradsync/{source.name}": (source.read_bytes(), False) for source in sorted(arguments.sources)}
-    found = re.search(rb'^__version__ = "([^"]+)"$', members["gradsync/__init__.py"][0], re.MULTILINE)
+    members = {f"{PACKAGE}/{source.name}": (source.read_bytes(), False) for source in sorted(arguments.sources)}
+    found = re.search(rb'^__version__ = "([^"]+)"$', members[f"{PACKAGE}/__init__.py"][0], re.MULTILINE)
     if found is None:
         sys.exit("make_wheel: __init__.py: expected __version__, found none")
     version = found.group(1).decode()
@@ -175,23 +187,21 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         stripped = pathlib.Path(folder) / "stripped"
         run("strip", "--strip-unneeded", "-o", stripped, arguments.library)
-        members["gradsync/libgradsync.so"] = (own_copy(stripped, names), True)
+        members[f"{PACKAGE}/libgradsync.so"] = (own_copy(stripped, names), True)
     for name, path in sorted(libraries.items()):
-        members[f"gradsync/libs/{names[name]}"] = (own_copy(path, names), True)
+        members[f"{PACKAGE}/libs/{names[name]}"] = (own_copy(path, names), True)
     tag = f"py3-none-{platform_for([arguments.library, *libraries.values()])}"
-    about = f"gradsync-{version}.dist-info/"
+    about = f"{PACKAGE}-{version}.dist-info/"
     members[about + "LICENSE"] = (arguments.license.read_bytes(), False)
-    for package in PACKAGES:
-        licence = LICENCES / package / "copyright"
-        if licence.exists():
-            members[f"{about}licenses/{package}"] = (licence.read_bytes(), False)
+    for package, licence in licences_of(libraries.values()).items():
+        members[f"{about}licenses/{package}"] = (licence, False)
     members[about + "METADATA"] = (METADATA.format(version=version, readme=arguments.readme.read_text("utf-8")).encode(), False)
     members[about + "WHEEL"] = (WHEEL.format(tag=tag).encode(), False)
     members[about + "entry_points.txt"] = (ENTRY_POINTS.encode(), False)
     record = "".join(f"{name},{digest(content)},{len(content)}\n" for name, (content, _) in members.items())
     members[about + "RECORD"] = (f"{record}{about}RECORD,,\n".encode(), False)
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    write(arguments.folder / f"gradsync-{version}-{tag}.whl", members)
+    write(arguments.folder / f"{PACKAGE}-{version}-{tag}.whl", members)
 
 
 if __name__ == "__main__":

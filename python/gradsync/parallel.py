@@ -9,12 +9,13 @@ gradients in the library's own memory while backward still computes.
         optimizer.step()
 """
 import contextlib
+import weakref
 from collections.abc import Iterator
 
 import torch
 from torch import nn
 
-from .group import Exchange, Group
+from .group import Group
 
 
 class DistributedDataParallel(nn.Module):
@@ -48,7 +49,7 @@ class DistributedDataParallel(nn.Module):
         # Gradients become ready about in the reverse of the order in which parameters are registered.
         named.reverse()
         self._names = [name for name, _ in named]
-        self._parameters_of_gradients = [parameter for _, parameter in named]
+        self._trainable = [parameter for _, parameter in named]
         self._exchange = self.group.bind([(name, parameter.numel()) for name, parameter in named],
                                          int((bucket_cap_mb or 0) * (1 << 20)))
         self._views = self._views_of([self._exchange.gradients(bucket) for bucket in range(self._exchange.buckets)])
@@ -56,14 +57,14 @@ class DistributedDataParallel(nn.Module):
         self._broadcast_buffers = broadcast_buffers
         self._exchanging = True  # not under no_sync()
         self._begin()
-        for number, parameter in enumerate(self._parameters_of_gradients):
+        for number, parameter in enumerate(self._trainable):
             parameter.register_post_accumulate_grad_hook(self._hook(number))
 
     def _views_of(self, buckets: list[memoryview]) -> list[torch.Tensor]:
         """For each parameter a tensor over its place."""
         flats = [torch.frombuffer(bucket, dtype=torch.float32) for bucket in buckets]
         views = []
-        for number, parameter in enumerate(self._parameters_of_gradients):
+        for number, parameter in enumerate(self._trainable):
             bucket, offset = self._exchange.place(number)
             views.append(flats[bucket][offset:offset + parameter.numel()].view(parameter.shape))
         return views
@@ -71,10 +72,10 @@ class DistributedDataParallel(nn.Module):
     @torch.no_grad()
     def _start_alike(self) -> None:
         places = self._views_of([self._exchange.parameters(bucket) for bucket in range(self._exchange.buckets)])
-        for place, parameter in zip(places, self._parameters_of_gradients):
+        for place, parameter in zip(places, self._trainable):
             place.copy_(parameter)
         self._exchange.broadcast()
-        for place, parameter in zip(places, self._parameters_of_gradients):
+        for place, parameter in zip(places, self._trainable):
             parameter.copy_(place)
         frozen = [parameter for parameter in self.module.parameters() if not parameter.requires_grad]
         self._take_from_first([*frozen, *self.module.buffers()])
@@ -104,28 +105,31 @@ class DistributedDataParallel(nn.Module):
         self._under_way = False
 
     def _hook(self, number: int):
-        bucket = self._exchange.place(number)[0]
-        view = self._views[number]
+        this = weakref.ref(self)  # parameters keep their hooks, and would keep this
 
         def arrived(parameter: torch.Tensor) -> None:
-            if not self._exchanging:
-                return
-            if not self._under_way:
-                self._under_way = True
-                torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-            if self._arrived[number]:
-                raise RuntimeError(f"{self._names[number]}: expected one gradient in each backward(), found a second")
-            self._arrived[number] = True
-            if parameter.grad is not view:
-                with torch.no_grad():
-                    view.copy_(parameter.grad)
-                parameter.grad = view
-            self._missing[bucket] -= 1
-            while self._launched < self._exchange.buckets and self._missing[self._launched] == 0:
-                self._exchange.launch(self._launched)
-                self._launched += 1
+            ddp = this()
+            if ddp is not None and ddp._exchanging:
+                ddp._on_gradient(number, parameter)
 
         return arrived
+
+    def _on_gradient(self, number: int, parameter: torch.Tensor) -> None:
+        if not self._under_way:
+            self._under_way = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        if self._arrived[number]:
+            raise RuntimeError(f"{self._names[number]}: expected one gradient in each backward(), found a second")
+        self._arrived[number] = True
+        view = self._views[number]
+        if parameter.grad is not view:
+            with torch.no_grad():
+                view.copy_(parameter.grad)
+            parameter.grad = view
+        self._missing[self._exchange.place(number)[0]] -= 1
+        while self._launched < self._exchange.buckets and self._missing[self._launched] == 0:
+            self._exchange.launch(self._launched)
+            self._launched += 1
 
     def _finish(self) -> None:
         """At the end of backward(), before that returns."""

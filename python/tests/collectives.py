@@ -1,4 +1,4 @@
-"""A rank that makes every collective of torch.distributed over Gloo and over gradsync, and compares: for tests/torch_test.py."""
+"""A rank that makes every collective of torch.distributed over Gloo and over gradsync, and compares: for torch_test.py."""
 import sys
 
 import torch

@@ -1,4 +1,4 @@
-"""A rank of a job in which one rank, the last, ends in a way of its own: for tests/torch_test.py."""
+"""A rank of a job in which one rank, the last, ends in a way of its own: for torch_test.py."""
 import os
 import signal
 import sys

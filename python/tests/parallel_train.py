@@ -1,4 +1,4 @@
-"""Trains the network of train.py by gradsync.DistributedDataParallel: for tests/torch_test.py."""
+"""Trains the network of train.py by gradsync.DistributedDataParallel: for torch_test.py."""
 import os
 import sys
 

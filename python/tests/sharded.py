@@ -1,4 +1,4 @@
-"""Trains with PyTorch's FSDP2, on CPUs: for tests/torch_test.py. Every rank's parameters end as those of one process."""
+"""Trains with PyTorch's FSDP2, on CPUs: for torch_test.py. Every rank's parameters end as those of one process."""
 import sys
 
 import torch

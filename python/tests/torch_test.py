@@ -138,7 +138,7 @@ print(known, "GRADSYNC" in dist.Backend._plugins, "gradsync._c10d" in sys.module
     def test_options_of_the_script_win_and_unknown_ones_are_refused(self):
         code, output, error = self.environment.run(["-c", """
 import torch.distributed as dist
-from gradsync._c10d import options_of
+from gradsync._engine import options_of
 import os
 os.environ["GRADSYNC_TOPOLOGY"] = "ps"
 os.environ["GRADSYNC_LINK"] = ""

@@ -1,5 +1,5 @@
 """Trains a small convolutional network in data-parallel, after the pattern of PyTorch's DDP tutorial. Knows nothing of gradsync: the
-backend's name is an argument. For tests/torch_test.py."""
+backend's name is an argument. For torch_test.py."""
 import argparse
 import hashlib
 import os

@@ -87,8 +87,14 @@ class WheelFileTest(unittest.TestCase):
         self.assertEqual({member.date_time for member in self.members}, {(1980, 1, 1, 0, 0, 0)})
 
     def test_it_carries_licences(self):
-        for name in ("LICENSE", "licenses/libgrpc29", "licenses/libprotobuf32", "licenses/libssl3"):
-            self.assertTrue(self.about(name))
+        names = [member.filename for member in self.members]
+        for library in ("", "absl", "c-ares", "grpc", "protobuf", "re2", "ssl"):
+            pattern = rf"\.dist-info/licenses/lib{library}[\d+.-]*" if library else r"\.dist-info/LICENSE$"
+            self.assertTrue([name for name in names if re.search(pattern, name)], library)
+
+    def test_its_version_is_the_librarys(self):
+        with open("gradsync/version.h", encoding="utf-8") as file:
+            self.assertIn(f'#define GRADSYNC_VERSION "{self.wheel.name.split("-")[1]}"', file.read())
 
 
 RANK = """
