@@ -127,6 +127,8 @@ ELSEWHERE = {
     "export": "for the commands behind it",
     "kubectl": "needs a Kubernetes cluster; //tests:launchers_test runs what the manifest would",
     "./worker.stripped": "on a machine with a GPU",
+    "pip": "installs into the reader's environment; //python:torch_test installs into one of its own",
+    "benchmarks/python_ddp_bench.py": "measures; needs PyTorch of PyPI",
     "benchmarks/decode_bench": "measures; needs a build of //benchmarks:decode_rate beside it",
     "benchmarks/profiles/make_shapes.py": "needs python3-torch, and writes into the checkout",
 }
@@ -364,6 +366,8 @@ class Runner:
                 raise AssertionError(f"there is no {script}")
             self.check_flags(PROGRAMS["//worker"], words[words.index(script) + 1:])
             return f"flags checked. SKIPPED: {LAUNCHERS['sbatch']}"
+        if any(word.endswith(".py") for word in words):
+            return "SKIPPED: starts a script of the reader's; //python:torch_test starts such ones"
         argv, rest = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"], words[1:]
         while rest:
             part, rest = (rest[:rest.index(":")], rest[rest.index(":") + 1:]) if ":" in rest else (rest, [])
