@@ -102,7 +102,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._own_store, self._own_timeout = store, timeout
         self._own_name = ""
         self._made = 0
-        self._together: list[Work] | None = None
+        self._together: list[Work | Passing] | None = None
         self._engine = Engine("gradsync")
         self._pair_lock = threading.Lock()
         if size > 1:
@@ -112,7 +112,11 @@ class ProcessGroup(dist.ProcessGroup):
                 engine.ranks = meet_others(store, rank, size, timeout, options)
 
             # On its thread: a signal ends the wait here.
-            engine.submit(Work("init_process_group", []), meet).wait()
+            try:
+                engine.submit(Work("init_process_group", []), meet).wait()
+            except BaseException:
+                engine.give_up()
+                raise
         weakref.finalize(self, self._engine.end)
 
     def getBackendName(self) -> str:
@@ -164,9 +168,11 @@ class ProcessGroup(dist.ProcessGroup):
         devices = {tensor.device for tensor in [*result, *tensors] if tensor.is_cuda}
         if devices:
             call = self._after_streams(call, devices)
-        work = Work(what, result)
         here = self._together is None and getattr(options, "asyncOp", True) is False
-        self._engine.submit(work, call, here)
+        return self._collected(self._engine.submit(Work(what, result), call, here))
+
+    def _collected(self, work):
+        """The work, also among those that _end_coalescing() returns as one."""
         if self._together is not None:
             self._together.append(work)
         return work
@@ -187,7 +193,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _start_coalescing(self, device=None) -> None:
         self._together = []
 
-    def _end_coalescing(self, device=None) -> Work:
+    def _end_coalescing(self, device=None) -> Together:
         works, self._together = self._together or [], None
         return Together(works)
 
@@ -474,7 +480,7 @@ class ProcessGroup(dist.ProcessGroup):
         host = on_host(tensor)  # now: the caller's stream has it
         work = Passing(what, tensor, self._own_rank)
         pair.pass_on(work, lambda gloo, other: (gloo.send([host.detach()], other, tag), None))
-        return work
+        return self._collected(work)
 
     def recv(self, tensors, source, tag=0):
         what, tensor = f"recv from rank {source}", tensors[0]
@@ -488,7 +494,7 @@ class ProcessGroup(dist.ProcessGroup):
                 bring_back(host, tensor)
 
         pair.pass_on(work, lambda gloo, other: (gloo.recv([host.detach()], other, tag), take))
-        return work
+        return self._collected(work)
 
     def recv_anysource(self, tensors, tag=0):
         raise NotImplementedError("gradsync: recv: expected the rank that sends, found none")

@@ -253,6 +253,11 @@ class Engine:
         self.ranks.fail(" ".join(reason.split()))
         self._close()
 
+    def give_up(self) -> None:
+        """Where the ranks have not met: if they do later, the others are told."""
+        self.over = "the ranks have not met"
+        self.calls.close(lambda: self.ranks.free())
+
     def end(self) -> None:
         """When the process group is gone or the process ends, and nobody has destroyed it. (torch.distributed before 2.7 tells a
         group in Python nothing when it is destroyed, but drops it.)"""

@@ -103,25 +103,6 @@ class Work(dist.Work):
         return self._result
 
 
-class Together(Work):
-    """Several calls as one."""
-
-    def __init__(self, works: list[Work]):
-        super().__init__("coalesced calls", [tensor for work in works for tensor in work.result()])
-        self._works = works
-        self._left = len(works) + 1
-        for work in works:
-            work.get_future().then(lambda _: self._count())
-        self._count()
-
-    def _count(self) -> None:
-        with self._lock:
-            self._left -= 1
-            last = self._left == 0
-        if last:
-            self.finish(next((work.exception() for work in self._works if work.exception() is not None), None))
-
-
 class Passing(dist.Work):
     """A tensor on its way between two ranks. Gloo's own work comes when the two have met."""
 
@@ -180,3 +161,35 @@ class Passing(dist.Work):
         return self._source
 
     _source_rank = source_rank
+
+
+class Together(dist.Work):
+    """Several calls as one."""
+
+    def __init__(self, works: list[Work | Passing]):
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
+        return all([work.wait(timeout) for work in self._works])
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        return next((work.exception() for work in self._works if work.exception() is not None), None)
+
+    def result(self) -> list[torch.Tensor]:
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def get_future(self):
+        return torch.futures.collect_all([work.get_future() for work in self._works]).then(lambda _: self.result())

@@ -215,6 +215,17 @@ def check_between_two(c):
                                         dist.P2POp(dist.isend, big, other, group=c.ours)]):
         work.wait()
     c.expect("batch_isend_irecv", torch.full((1 << 20,), float(before)), taken)
+    taken.zero_()
+    value = c.values(5)
+    first = gathered(c, value)[0]
+    # As PyTorch batches them for GPUs.
+    with dist._coalescing_manager(group=c.ours, device=torch.device("cpu"), async_ops=True) as coalesced:
+        dist.irecv(taken, before, group=c.ours)
+        dist.isend(big, other, group=c.ours)
+        dist.broadcast(value, 0, group=c.ours, async_op=True)
+    coalesced.wait()
+    c.expect("coalesced isend and irecv", torch.full((1 << 20,), float(before)), taken)
+    c.expect("coalesced broadcast", first, value)
     if c.rank == 0:
         sent = [dist.isend(torch.tensor([float(tag)]), 1, group=c.ours, tag=tag) for tag in (5, 6)]
         for work in sent:
