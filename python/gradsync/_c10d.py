@@ -433,7 +433,8 @@ class ProcessGroup(dist.ProcessGroup):
             rows = tensor.size(0) if tensor.dim() else 0
             sizes = list(sizes) or [rows // self._own_size] * self._own_size
             if len(sizes) != self._own_size or sum(sizes) != rows:
-                raise ValueError(f"gradsync: all_to_all_single: {what}: expected {self._own_size} parts of {rows} rows in all, found {sizes}")
+                raise ValueError(f"gradsync: all_to_all_single: {what}: expected {self._own_size} parts of {rows} rows in all, found "
+                                 f"{sizes}")
             bytes_of.append([size * (tensor.nbytes // rows if rows else 0) for size in sizes])
 
         def call():

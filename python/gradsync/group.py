@@ -95,8 +95,9 @@ class Group:
 
     `options` are those of gradsync/options.h, with the same defaults: rank, world_size and master (the launcher's environment says
     them if they are not given), topology, link, servers, num_servers, owners, compression, connections, timeout, failure_timeout,
-    interface, secret, insecure, run_id; times are numbers of seconds, timedeltas or text such as "30s". `on_listening` is called on rank 0, with the address that it listens at: what the others
-    give as `master` where rank 0 gives port 0. Blocks until all ranks have come, for at most `timeout`.
+    interface, secret, insecure, run_id; times are numbers of seconds, timedeltas or text such as "30s". `on_listening` is called on
+    rank 0, with the address that it listens at: what the others give as `master` where rank 0 gives port 0. Blocks until all ranks
+    have come, for at most `timeout`.
 
     As a context manager it leaves in good order, or, where an exception leaves it, fails the group with that as the reason. The
     same happens to one that is still there when the process ends.

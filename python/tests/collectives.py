@@ -259,7 +259,8 @@ def check_groups(c):
 
 def check_refusals(c):
     for what, said, call in [
-            ("type", "expected a dense tensor of float32", lambda: dist.all_reduce(torch.zeros(1, dtype=torch.float8_e4m3fn), group=c.ours)),
+            ("type", "expected a dense tensor of float32",
+             lambda: dist.all_reduce(torch.zeros(1, dtype=torch.float8_e4m3fn), group=c.ours)),
             ("layout", "expected a dense tensor", lambda: dist.all_reduce(torch.eye(2).to_sparse(), group=c.ours)),
             ("rank", "expected another rank", lambda: c.ours.send([torch.zeros(1)], c.rank, 0)),
             ("sender", "expected the rank that sends", lambda: dist.recv(torch.zeros(1), group=c.ours)),
