@@ -126,7 +126,7 @@ void TcpReactor::State::TakeMail() {
     event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
     event.data.fd = descriptor;
     epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event);
-    Call(descriptor, true, true, /*ends=*/true);
+    Call(descriptor, true, true, /*ends=*/false);
   }
   for (const std::shared_ptr<Handler>& handler : attend) {
     handler->awaits_attention_ = false;
