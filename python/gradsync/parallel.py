@@ -8,6 +8,7 @@ gradients in the library's own memory while backward still computes.
         loss(model(inputs), targets).backward()                         # gradients are the mean of all ranks'
         optimizer.step()
 """
+import collections
 import contextlib
 import weakref
 from collections.abc import Iterator
@@ -56,6 +57,7 @@ class DistributedDataParallel(nn.Module):
         self._start_alike()
         self._broadcast_buffers = broadcast_buffers
         self._exchanging = True  # not under no_sync()
+        self._tensors_of = collections.Counter(self._exchange.place(number)[0] for number in range(self._exchange.tensors))
         self._begin()
         for number, parameter in enumerate(self._trainable):
             parameter.register_post_accumulate_grad_hook(self._hook(number))
@@ -97,9 +99,7 @@ class DistributedDataParallel(nn.Module):
     # ---- A step
 
     def _begin(self) -> None:
-        self._missing = [0] * self._exchange.buckets
-        for number in range(self._exchange.tensors):
-            self._missing[self._exchange.place(number)[0]] += 1
+        self._missing = [self._tensors_of[bucket] for bucket in range(self._exchange.buckets)]
         self._arrived = [False] * self._exchange.tensors
         self._launched = 0
         self._under_way = False
