@@ -207,7 +207,7 @@ class ExamplesTest(unittest.TestCase):
     @unittest.skipUnless(shutil.which("pkg-config"), "there is no pkg-config; tools/setup installs it")
     def test_without_cmake_but_by_pkg_config(self):
         folder = Installed.library().parent
-        flags = output_of("pkg-config", "--cflags", "--libs", "gradsync", env=dict(os.environ, PKG_CONFIG_PATH=str(folder / "pkgconfig")))
+        flags = output_of("pkg-config", "--cflags", "--libs", "gradsync", "libcrypto", env=dict(os.environ, PKG_CONFIG_PATH=str(folder / "pkgconfig")))
         program = Installed.folder / "by_pkg_config"
         output_of("gcc", "-o", program, ROOT / "examples/exchange_c/exchange_c.c", *flags.split(), f"-Wl,-rpath,{folder}")
         self.assertEqual(len(self.hashes(program, "topology=ring")), 1)

@@ -4,11 +4,11 @@
  *   torchrun --no_python --nproc_per_node=2 build/exchange_c topology=ring
  */
 
+#include <openssl/sha.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "gradsync/gradsync_c.h"
-#include "sha256.h"
 
 enum { kTensors = 2, kPoints = 32, kSteps = 50 };
 
@@ -23,9 +23,8 @@ static void Check(int code) {
 
 int main(int argc, char **argv) {
   const gradsync_tensor tensors[kTensors] = {{"slope", 1}, {"offset", 1}};
-  float *gradients[kTensors], *parameters[kTensors];
-  Sha256 sha;
-  char hex[65];
+  float *gradients[kTensors], *parameters[kTensors], values[kTensors];
+  unsigned char sha256[SHA256_DIGEST_LENGTH];
   int rank, step, b, t, i;
   (void)argc;
   Check(gradsync_join((const char *const *)(argv + 1), &group));
@@ -50,13 +49,14 @@ int main(int argc, char **argv) {
     for (b = 0; b < gradsync_buckets(group); ++b) Check(gradsync_wait(group, b));
     for (t = 0; t < kTensors; ++t) *parameters[t] -= 0.5f * *gradients[t];
   }
-  Sha256Begin(&sha);
-  for (t = 0; t < kTensors; ++t) Sha256Add(&sha, parameters[t], sizeof(float));
-  Sha256End(&sha, hex);
+  for (t = 0; t < kTensors; ++t) values[t] = *parameters[t];
+  SHA256((const unsigned char *)values, sizeof values, sha256);
   printf("rank %d of %d: slope %g, offset %g\n", rank, gradsync_world_size(group),
          (double)*parameters[0], (double)*parameters[1]);
   Check(gradsync_leave(group));
   gradsync_free(group);
-  printf("params_sha256 %s\n", hex);
+  printf("params_sha256 ");
+  for (i = 0; i < SHA256_DIGEST_LENGTH; ++i) printf("%02x", sha256[i]);
+  printf("\n");
   return 0;
 }
