@@ -420,8 +420,7 @@ int Compare(int argc, char** argv) {
   }
   CatchInterrupts();
   proto::RunRecords records;
-  *records.mutable_machine() =
-      DescribeMachine(EnvironmentVariable("BUILD_WORKSPACE_DIRECTORY").value_or(""));
+  *records.mutable_machine() = DescribeMachine(CheckoutFolder());
   records.set_command(CommandLine("compare", argc, argv));
   const absl::Status writable = CheckWritable("json", UserPath(absl::GetFlag(FLAGS_json)));
   if (!writable.ok()) {

@@ -147,8 +147,7 @@ int Compare(int argc, char** argv) {
   }
   CatchInterrupts();
   proto::RunRecords records;
-  *records.mutable_machine() =
-      DescribeMachine(EnvironmentVariable("BUILD_WORKSPACE_DIRECTORY").value_or(""));
+  *records.mutable_machine() = DescribeMachine(CheckoutFolder());
   records.set_command(CommandLine("data_parallel", argc, argv));
   std::printf("%s\n%s\n", FormatMachine(records.machine()).c_str(),
               BuildModeWarning(records.machine()).c_str());

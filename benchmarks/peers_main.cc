@@ -303,8 +303,7 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
 int Peers(int argc, char** argv) {
   const std::vector<std::string> positional = ParseBenchmarkFlags(argc, argv, kUsage);
   proto::RunRecords records;
-  *records.mutable_machine() =
-      DescribeMachine(EnvironmentVariable("BUILD_WORKSPACE_DIRECTORY").value_or(""));
+  *records.mutable_machine() = DescribeMachine(CheckoutFolder());
   records.set_command(CommandLine("peers", argc, argv));
   absl::StatusOr<int> exit_code = 0;
   const absl::Status writable = CheckWritable("json", UserPath(absl::GetFlag(FLAGS_json)));

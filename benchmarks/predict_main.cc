@@ -277,8 +277,7 @@ absl::Status PredictMeshes(int argc, char** argv) {
   LinkConstants constants = meshes[0].job.constants;
   GS_RETURN_IF_ERROR(TakeProbe(&constants));
   proto::RunRecords records;
-  *records.mutable_machine() =
-      DescribeMachine(EnvironmentVariable("BUILD_WORKSPACE_DIRECTORY").value_or(""));
+  *records.mutable_machine() = DescribeMachine(CheckoutFolder());
   records.set_command(CommandLine(kName, argc, argv));
   for (PredictedMesh& mesh : meshes) {
     mesh.job.constants = constants;
@@ -307,8 +306,7 @@ absl::Status Predict(int argc, char** argv) {
   GS_RETURN_IF_ERROR(TakeProbe(&constants));
   for (PredictedJob& job : jobs) job.constants = constants;
   proto::RunRecords records;
-  *records.mutable_machine() =
-      DescribeMachine(EnvironmentVariable("BUILD_WORKSPACE_DIRECTORY").value_or(""));
+  *records.mutable_machine() = DescribeMachine(CheckoutFolder());
   records.set_command(CommandLine(kName, argc, argv));
   if (absl::GetFlag(FLAGS_advise)) {
     GS_RETURN_IF_ERROR(PrintAdvice(options, profile, jobs.back(), &records));

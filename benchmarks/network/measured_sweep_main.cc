@@ -83,8 +83,7 @@ void PrintMachine(const proto::Machine& machine) {
 
 int RunMeasuredSweep(const MeasuredSweep& sweep) {
   proto::RunRecords records;
-  *records.mutable_machine() =
-      DescribeMachine(EnvironmentVariable("BUILD_WORKSPACE_DIRECTORY").value_or(""));
+  *records.mutable_machine() = DescribeMachine(CheckoutFolder());
   records.set_command(sweep.command);
   if (const absl::Status writable = CheckWritable("json", sweep.json); !writable.ok()) {
     PrintError(sweep.program, writable.message());

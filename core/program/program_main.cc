@@ -94,6 +94,10 @@ std::string UserPath(const std::string& path) {
   return ResolvePath(path, EnvironmentVariable("BUILD_WORKING_DIRECTORY").value_or(""));
 }
 
+std::string CheckoutFolder() {
+  return EnvironmentVariable("BUILD_WORKSPACE_DIRECTORY").value_or("");
+}
+
 std::string UserData(const std::string& data) {
   for (const absl::string_view kind : {"cifar10:", "imagefolder:", "text:"}) {
     absl::string_view path = data;

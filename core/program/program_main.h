@@ -17,7 +17,10 @@ namespace gradsync {
 // `~name` of an unknown user stays a name. Thread-safe.
 std::string UserPath(const std::string& path);
 
-// The same of the path in "cifar10:PATH", "imagefolder:PATH" and "text:PATH"; other values of --data
+// The folder of the checkout that `bazel run` was called in; empty elsewhere. Thread-safe.
+std::string CheckoutFolder();
+
+// As UserPath(), of the path in "cifar10:PATH", "imagefolder:PATH" and "text:PATH"; other values of --data
 // are names and stay what they are.
 std::string UserData(const std::string& data);
 
