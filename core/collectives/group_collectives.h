@@ -64,7 +64,8 @@ struct GroupCollectivesOptions {
 // DEADLINE_EXCEEDED naming the call and who did not come; UNAVAILABLE naming a rank that is lost;
 // ABORTED when another rank failed first, naming it; DATA_LOSS for a message that does not fit;
 // CANCELLED after Finish(). But for the first all are final, for the whole group: every later call
-// returns the same, and what outputs hold has no meaning.
+// returns the same, and what outputs hold has no meaning. A call that fails on one rank may have
+// succeeded on another, whose next call fails.
 class GroupCollectives {
  public:
   // Collective: connects. Errors: also INVALID_ARGUMENT for options out of range; without a link

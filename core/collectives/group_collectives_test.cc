@@ -548,8 +548,9 @@ TEST(GroupCollectivesTest, CallsThatDifferAreNamedOnAllRanks) {
       if (piece_bytes > 0 && from_root) continue;
       OnAllWays(Ways(piece_bytes), {2, 3}, [&](const Ranks& ranks, int n) {
         ranks.Run([&](int rank, GroupCollectives& calls) {
-          ASSERT_EQ(calls.Barrier(Soon()), absl::OkStatus());
-          const absl::Status status = rank == n - 1 ? test.odd(calls) : test.most(calls);
+          // A rank that is slow to return from its barrier may find that others failed meanwhile.
+          absl::Status status = calls.Barrier(Soon());
+          if (status.ok()) status = rank == n - 1 ? test.odd(calls) : test.most(calls);
           EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
           EXPECT_THAT(std::string(status.message()),
                       AllOf(HasSubstr("make different calls"), HasSubstr(test.said),
@@ -607,7 +608,9 @@ TEST(GroupCollectivesTest, ARankThatDoesNotComeIsNamedAtTheDeadline) {
         failed.Notify();
       } else {
         failed.WaitForNotification();
-        const absl::Status status = calls.Barrier(Soon());
+        // Rank 0 had come to its barrier, so that this one may still succeed; the next does not.
+        absl::Status status = calls.Barrier(Soon());
+        if (status.ok()) status = calls.Barrier(Soon());
         EXPECT_TRUE(absl::IsAborted(status)) << status;
         EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 waited in vain"));
       }
