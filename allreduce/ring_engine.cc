@@ -19,11 +19,18 @@
 #include "core/plan/ring_schedule.h"
 
 namespace gradsync {
+namespace {
+
+// What a launch adds up itself, of what came before it.
+constexpr int64_t kSmallBucket = 64 << 10;
+
+}  // namespace
 
 using proto::FrameHeader;
 
 RingEngine::RingEngine(RingEngineOptions options)
     : options_(std::move(options)),
+      begins_at_once_(!options_.driver.expired() && !options_.plan.codec().compresses()),
       memory_(MemoryOf(options_.buckets)),
       wire_(std::make_shared<RingWire>(options_.plan, options_.connections, options_.send,
                                        options_.recorder,
@@ -37,7 +44,7 @@ RingEngine::RingEngine(RingEngineOptions options)
       owner_(options_.plan, options_.rank, options_.update_site, memory_),
       encoder_(options_.plan),
       tokens_(options_.plan, options_.rank, options_.lead,
-              options_.update_site == UpdateSite::kWorker),
+              options_.update_site == UpdateSite::kWorker, options_.driver),
       norm_(options_.plan, options_.rank) {
   for (int b = 0; b < static_cast<int>(options_.plan.buckets().size()); ++b) {
     const int slots = options_.plan.buckets()[b].layout.slots();
@@ -74,7 +81,8 @@ float* RingEngine::result(ChunkId id) const {
 }
 
 SyncHandle RingEngine::Launch(const StepOptions& step, int bucket) {
-  absl::Status refused;
+  absl::StatusOr<SyncHandle> handle = ResolvedHandle(absl::OkStatus());
+  bool at_once = false;  // another thread's wake-up would take longer
   {
     MutexLock lock(&mutex_);
     if (!failed_.ok()) return ResolvedHandle(failed_);
@@ -82,15 +90,17 @@ SyncHandle RingEngine::Launch(const StepOptions& step, int bucket) {
       refused_.emplace_back(absl::StrCat("bucket ", bucket, " of step ", step.step));
       return refused_.back().handle();
     }
-    const absl::StatusOr<SyncHandle> handle = tokens_.Launch(step, bucket);
+    handle = tokens_.Launch(step, bucket);
     if (handle.ok()) {
       norm_.Launched(step, bucket);
-      options_.defer([this, bucket] { Begin(bucket); });
-      return *handle;
+      at_once = begins_at_once_ && (tokens_.due(bucket) == 0 ||
+                                    options_.plan.buckets()[bucket].layout.numel() * 4 <= kSmallBucket);
+      if (!at_once) options_.defer([this, bucket] { Begin(bucket); });
     }
-    refused = handle.status();
   }
-  return Refuse(std::move(refused));
+  if (!handle.ok()) return Refuse(handle.status());
+  if (at_once) Begin(bucket);
+  return *handle;
 }
 
 // Halts, reports `error`, and the handle resolves when the failure is settled.

@@ -37,6 +37,9 @@ struct RingEngineOptions {
 
   // Gives a frame to a connection to the next rank. Must not block.
   RingWire::Send send;
+  // Of the link: threads that wait are lent to it. Where there is one, a launch begins the exchange
+  // itself, for sending costs little (StreamLink::driver()).
+  std::weak_ptr<SyncDriver> driver;
   // Runs a task later on a thread of its own, one after another. Must not block. No task runs when
   // the engine is gone.
   std::function<void(TaskQueue::Task)> defer;
@@ -135,6 +138,7 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
   float* result(ChunkId id) const;
 
   const RingEngineOptions options_;
+  const bool begins_at_once_;  // on the thread that launches
   const std::vector<BucketMemory> memory_;
   const std::shared_ptr<RingWire> wire_;
   const std::shared_ptr<RingBroadcast> broadcast_;

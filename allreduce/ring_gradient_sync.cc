@@ -147,6 +147,7 @@ absl::StatusOr<std::vector<GradBucket>> RingSync::Connect(const Plan& plan, Dead
   std::unique_ptr<PeerSession> peers;
   if (world_size() > 1) {
     peers = std::make_unique<PeerSession>(PeersOptions());
+    engine.driver = options_.link->driver();
     engine.send = [peers = peers.get()](int connection, OutgoingFrame frame) {
       peers->Send(kNext, connection, std::move(frame));
     };

@@ -223,10 +223,11 @@ absl::Status Twice(const proto::FrameHeader& header) {
 
 }  // namespace
 
-RingTokens::RingTokens(const Plan& plan, int rank, int lead, bool gather_overwrites_sum)
+RingTokens::RingTokens(const Plan& plan, int rank, int lead, bool gather_overwrites_sum,
+                       const std::weak_ptr<SyncDriver>& driver)
     : plan_(plan), rank_(rank), lead_(lead), gather_overwrites_sum_(gather_overwrites_sum) {
   for (const BucketPlan& bucket : plan.buckets()) {
-    buckets_.emplace_back(absl::StrCat("bucket ", buckets_.size()));
+    buckets_.emplace_back(absl::StrCat("bucket ", buckets_.size()), driver);
     buckets_.back().tokens.resize(bucket.layout.slots());
   }
 }

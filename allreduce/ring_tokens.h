@@ -117,13 +117,17 @@ struct WaitingFrame {
 class RingTokens {
  public:
   // `gather_overwrites_sum`: finished chunks go where sums were sent from (kWorker), not to another
-  // buffer (kOwner).
-  RingTokens(const Plan& plan, int rank, int lead, bool gather_overwrites_sum);
+  // buffer (kOwner). `driver`: of the handles, as in SyncPromise.
+  RingTokens(const Plan& plan, int rank, int lead, bool gather_overwrites_sum,
+             const std::weak_ptr<SyncDriver>& driver = {});
 
   // The bucket's gradient is complete here. The handle's promise is resolved through TakeResolved()
   // or FailAll(). Frames that were held for it are due (TakeDue()). Errors: FAILED_PRECONDITION
   // when the bucket's last exchange is not complete, or a held frame was sent with other options.
   absl::StatusOr<SyncHandle> Launch(const StepOptions& step, int bucket);
+
+  // How many frames were held for the launched bucket and are not taken yet.
+  size_t due(int bucket) const { return buckets_[bucket].due.size(); }
 
   // A frame that was held for the launched bucket, to be folded now; each once.
   absl::optional<WaitingFrame> TakeDue(int bucket);
@@ -178,7 +182,8 @@ class RingTokens {
     absl::optional<WaitingFrame> gather;  // waits for the sum's release
   };
   struct Bucket {
-    explicit Bucket(const std::string& name) : promises(name) {}
+    Bucket(const std::string& name, const std::weak_ptr<SyncDriver>& driver)
+        : promises(name, driver) {}
 
     bool launched = false;
     StepOptions step;

@@ -32,6 +32,7 @@ class ABSL_LOCKABLE Mutex {
     do scheduler->Yield();
     while (!mutex_.try_lock());
   }
+  bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) { return mutex_.try_lock(); }
   void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
 
  private:

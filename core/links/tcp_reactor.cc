@@ -16,6 +16,11 @@ namespace {
 // How late a tick is when the process did not run, and not merely had to wait for a core.
 constexpr absl::Duration kStopped = absl::Seconds(1);
 
+// How long the reactor's thread stays away after a thread drove.
+constexpr absl::Duration kPark = absl::Microseconds(500);
+
+constexpr int kEvents = 64;
+
 }  // namespace
 
 TcpReactor::TcpReactor()
@@ -44,6 +49,8 @@ TcpReactor::State::~State() {
 }
 
 void TcpReactor::State::Wake() {
+  if (driven_) return;  // that thread looks before it goes
+  if (parked_) return unparked_.Signal();
   if (!asleep_) return;
   asleep_ = false;
   const uint64_t one = 1;
@@ -72,38 +79,96 @@ void TcpReactor::State::Remove(int descriptor) {
 void TcpReactor::State::Stop() {
   MutexLock lock(&mutex_);
   stopping_ = true;
+  driven_ = false;
   Wake();
 }
 
-void TcpReactor::State::Run() {
-  epoll_event events[64];
-  for (;;) {
-    int timeout = Timeout();
-    {
-      MutexLock lock(&mutex_);
-      if (stopping_) return;
-      if (!added_.empty() || !attend_.empty()) timeout = 0;
-      asleep_ = timeout != 0;
+// False when it is to end. `timeout` becomes 0 where it must not sleep.
+bool TcpReactor::State::AwaitTurn(uint64_t* drives_seen, int* timeout) {
+  MutexLock lock(&mutex_);
+  while (!stopping_ && (driven_ || drives_ != *drives_seen)) {
+    *drives_seen = drives_;
+    parked_ = true;
+    const bool all_time = unparked_.WaitWithDeadline(&mutex_, Deadline::In(kPark));
+    parked_ = false;
+    if (!all_time) {
+      *drives_seen = drives_;
+      if (!driven_) break;
     }
-    const int count = epoll_wait(epoll_, events, 64, timeout);
+  }
+  if (stopping_) return false;
+  if (!added_.empty() || !attend_.empty()) *timeout = 0;
+  asleep_ = *timeout != 0;
+  return true;
+}
+
+void TcpReactor::State::Run() {
+  epoll_event events[kEvents];
+  uint64_t drives_seen = 0;
+  for (;;) {
+    int timeout;
+    {
+      turn_awaited_ = true;
+      MutexLock turn(&turn_);
+      turn_awaited_ = false;
+      timeout = Timeout();
+    }
+    if (!AwaitTurn(&drives_seen, &timeout)) return;
+    const int count = epoll_wait(epoll_, events, kEvents, timeout);
     {
       MutexLock lock(&mutex_);
       asleep_ = false;
     }
-    TakeMail();
-    for (int i = 0; i < count; ++i) {
-      if (events[i].data.fd == wakeup_) {
-        uint64_t times;
-        if (read(wakeup_, &times, sizeof(times)) < 0) continue;
-      } else {
-        const uint32_t what = events[i].events;
-        Call(events[i].data.fd, (what & ~static_cast<uint32_t>(EPOLLOUT)) != 0,
-             (what & EPOLLOUT) != 0, (what & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0);
-      }
-    }
-    CallThoseWithMore();
-    Tick();
+    turn_awaited_ = true;
+    MutexLock turn(&turn_);
+    turn_awaited_ = false;
+    Handle(events, count);
   }
+}
+
+bool TcpReactor::State::BeginDriving() {
+  MutexLock lock(&mutex_);
+  if (driven_ || stopping_) return false;
+  driven_ = true;
+  ++drives_;
+  return true;
+}
+
+void TcpReactor::State::EndDriving(bool idle) {
+  MutexLock lock(&mutex_);
+  driven_ = false;
+  if (idle || stopping_ || !added_.empty() || !attend_.empty()) Wake();
+}
+
+bool TcpReactor::State::Poll() {
+  // Whose turn it is next must not be up to chance: this thread comes back at once.
+  if (turn_awaited_ || !turn_.TryLock()) return false;
+  epoll_event events[kEvents];
+  const int count = epoll_wait(epoll_, events, kEvents, 0);
+  const bool any = Handle(events, count);
+  turn_.Unlock();
+  return any;
+}
+
+bool TcpReactor::State::Handle(const epoll_event* events, int count) {
+  current_ = std::this_thread::get_id();
+  bool any = TakeMail();
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.fd == wakeup_) {
+      uint64_t times;
+      if (read(wakeup_, &times, sizeof(times)) < 0) continue;
+    } else {
+      any = true;
+      const uint32_t what = events[i].events;
+      Call(events[i].data.fd, (what & ~static_cast<uint32_t>(EPOLLOUT)) != 0,
+           (what & EPOLLOUT) != 0, (what & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0);
+    }
+  }
+  any = any || !with_more_.empty();
+  CallThoseWithMore();
+  Tick();
+  current_ = std::thread::id();
+  return any;
 }
 
 int TcpReactor::State::Timeout() const {
@@ -111,13 +176,19 @@ int TcpReactor::State::Timeout() const {
   return Deadline::At(next_tick_).PollTimeout();
 }
 
-void TcpReactor::State::TakeMail() {
+bool TcpReactor::State::TakeMail() {
   std::vector<std::pair<int, std::shared_ptr<Handler>>> added;
   std::vector<std::shared_ptr<Handler>> attend;
   {
     MutexLock lock(&mutex_);
     added.swap(added_);
     attend.swap(attend_);
+    // The reactor's thread may sleep without a tick to wake up for.
+    if (driven_ && !added.empty() && asleep_) {
+      driven_ = false;
+      Wake();
+      driven_ = true;
+    }
   }
   for (auto& [descriptor, handler] : added) {
     if (watched_.empty()) next_tick_ = MonotonicTime::Now() + kTick;
@@ -132,6 +203,7 @@ void TcpReactor::State::TakeMail() {
     handler->awaits_attention_ = false;
     handler->OnAttention();
   }
+  return !added.empty() || !attend.empty();
 }
 
 void TcpReactor::State::Call(int descriptor, bool readable, bool writable, bool ends) {

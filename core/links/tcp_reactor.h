@@ -1,11 +1,16 @@
-// A thread that waits for many sockets (epoll(7)) and calls those that are ready.
+// Waits for many sockets (epoll(7)) and calls those that are ready: on a thread of its own, or on one that
+// drives it while it has nothing better to do. A wake-up costs more than a small message: some
+// microseconds, and tens of them where the core had gone to sleep in a virtual machine.
 //
 // Private to core/links/tcp_stream.
 
 #ifndef GRADSYNC_CORE_LINKS_TCP_REACTOR_H_
 #define GRADSYNC_CORE_LINKS_TCP_REACTOR_H_
 
+#include <sys/epoll.h>
+
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <thread>
@@ -18,13 +23,14 @@
 
 namespace gradsync {
 
-// Thread-safe. Ends when the last owner goes, which may be the thread itself.
+// Thread-safe. Ends when the last owner goes, which may be a handler.
 class TcpReactor {
  public:
   // How often it calls Tick().
   static constexpr absl::Duration kTick = absl::Milliseconds(100);
 
-  // One socket's. All calls come from the reactor's thread; none may wait.
+  // One socket's. All calls of a reactor's handlers come one at a time, on its thread or on one that
+  // drives it; none may wait.
   class Handler {
    public:
     virtual ~Handler() = default;
@@ -54,13 +60,23 @@ class TcpReactor {
     state_->Add(descriptor, std::move(handler));
   }
 
-  // From the reactor's thread: no more calls. The descriptor is the caller's to close.
+  // From a handler: no more calls. The descriptor is the caller's to close.
   void Remove(int descriptor) { state_->Remove(descriptor); }
 
   // Calls OnAttention() soon, once for all that have asked meanwhile; perhaps after Remove(), too.
   void Attend(const std::shared_ptr<Handler>& handler) { state_->Attend(handler); }
 
-  bool IsCurrent() const { return std::this_thread::get_id() == thread_.get_id(); }
+  // Whether this thread is calling a handler.
+  bool IsCurrent() const { return state_->IsCurrent(); }
+
+  // A thread that has nothing to do but wait calls Poll() between BeginDriving() and EndDriving(), and the
+  // reactor's thread stays out of its way. False where another thread does. `idle`: that it goes to
+  // sleep now, so that the reactor's thread takes over at once; otherwise that thread waits some hundred
+  // microseconds for the next one that drives.
+  bool BeginDriving() { return state_->BeginDriving(); }
+  void EndDriving(bool idle) { state_->EndDriving(idle); }
+  // Calls the handlers of what is ready. Returns whether anything was.
+  bool Poll() { return state_->Poll(); }
 
  private:
   // What the thread uses, which may outlive the object by a moment.
@@ -73,6 +89,10 @@ class TcpReactor {
     void Attend(const std::shared_ptr<Handler>& handler);
     void Stop();
     void Run();
+    bool IsCurrent() const { return current_ == std::this_thread::get_id(); }
+    bool BeginDriving();
+    void EndDriving(bool idle);
+    bool Poll();
 
    private:
     struct Watched {
@@ -81,22 +101,32 @@ class TcpReactor {
     };
 
     void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-    void TakeMail();
-    void Call(int descriptor, bool readable, bool writable, bool ends);
-    void CallThoseWithMore();
-    void Tick();
-    int Timeout() const;
+    bool AwaitTurn(uint64_t* drives_seen, int* timeout);
+    bool Handle(const epoll_event* events, int count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
+    bool TakeMail() ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
+    void Call(int descriptor, bool readable, bool writable, bool ends)
+        ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
+    void CallThoseWithMore() ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
+    void Tick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
+    int Timeout() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
 
     const int epoll_;
     const int wakeup_;  // an eventfd(2)
-    // Of the thread.
-    std::map<int, Watched> watched_;
-    std::vector<int> with_more_;
-    MonotonicTime next_tick_ = MonotonicTime::InfiniteFuture();
+    // Of the thread that calls handlers.
+    Mutex turn_;
+    std::atomic<bool> turn_awaited_{false};  // by the reactor's own thread
+    std::atomic<std::thread::id> current_{std::thread::id()};
+    std::map<int, Watched> watched_;  // changed by handlers, which have the turn
+    std::vector<int> with_more_ ABSL_GUARDED_BY(turn_);
+    MonotonicTime next_tick_ ABSL_GUARDED_BY(turn_) = MonotonicTime::InfiniteFuture();
 
     Mutex mutex_;
+    CondVar unparked_;
     bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-    bool asleep_ ABSL_GUARDED_BY(mutex_) = false;
+    bool asleep_ ABSL_GUARDED_BY(mutex_) = false;  // the own thread, in epoll_wait(2)
+    bool parked_ ABSL_GUARDED_BY(mutex_) = false;  // the own thread, beside one that drives
+    bool driven_ ABSL_GUARDED_BY(mutex_) = false;
+    uint64_t drives_ ABSL_GUARDED_BY(mutex_) = 0;
     std::vector<std::pair<int, std::shared_ptr<Handler>>> added_ ABSL_GUARDED_BY(mutex_);
     std::vector<std::shared_ptr<Handler>> attend_ ABSL_GUARDED_BY(mutex_);
   };

@@ -38,12 +38,18 @@ struct TcpLinkOptions {
   // link's threads; must not wait. Null: such connections are refused.
   std::function<void(int descriptor)> others;
 
-  // Threads that read, at most; each serves many connections. They start when there are connections.
+  // Threads that read, at most; each serves many connections. They start when there are connections, and
+  // are shared by all links of the process that have as many.
   int threads = 2;
+
+  // How long a thread that waits looks for what comes next, while its core is its own, before it sleeps:
+  // as long as a wake-up may take. 0: not at all.
+  absl::Duration spin = absl::Microseconds(50);
 };
 
-// Thread-safe. Sinks run on the link's threads: one that waits for a peer stops all streams of its
-// thread. A StreamListener's destructor must not run on such a thread.
+// Thread-safe. Sinks run on the link's threads, and on threads that wait for handles of its driver(): one
+// that waits for a peer stops all streams of its thread. A StreamListener's destructor must not run
+// there.
 //
 // A small frame is written by the thread that sends it, if no other thread writes on that stream; a
 // large one by the link's thread, unless that is who sends it. Payloads are received into memory of
