@@ -39,6 +39,13 @@ if(gradsync_ddp_FOUND)
 endif()
 """
 
+# Says why there is no gradsync::ddp.
+NEEDS_DDP = """\
+cmake_minimum_required(VERSION 3.24)
+project(needs_ddp LANGUAGES CXX)
+find_package(gradsync REQUIRED COMPONENTS ddp)
+"""
+
 
 def output_of(*command, **options):
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
@@ -154,11 +161,23 @@ class ExamplesTest(unittest.TestCase):
         (source / "CMakeLists.txt").write_text(PROJECT.format(root=ROOT))
         output_of("cmake", "-S", source, "-B", cls.build, f"-Dgradsync_ROOT={Installed.prefix}")
         output_of("cmake", "--build", cls.build, "--parallel", "2")
+        cls.without_ddp = None if (cls.build / "gan/gan").exists() else cls.why_without_ddp()
+
+    @classmethod
+    def why_without_ddp(cls):
+        source, build = Installed.folder / "needs_ddp", Installed.folder / "needs_ddp_build"
+        source.mkdir()
+        (source / "CMakeLists.txt").write_text(NEEDS_DDP)
+        done = subprocess.run(["cmake", "-S", source, "-B", build, f"-Dgradsync_ROOT={Installed.prefix}"], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return " ".join(done.stdout.split())  # CMake breaks lines
 
     def program(self, name):
         path = self.build / name
         if not path.exists():
-            self.skipTest("there is no LibTorch; tools/setup installs it")
+            # Anything else that keeps gradsync::ddp from being there is a failure.
+            self.assertRegex(self.without_ddp or f"there is no {path}", r"no TorchConfig\.cmake|expected one of the C\+\+11 ABI")
+            self.skipTest("there is no LibTorch that fits; tools/setup installs one")
         return path
 
     def hashes(self, program, *arguments):

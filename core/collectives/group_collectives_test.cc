@@ -598,15 +598,17 @@ TEST(GroupCollectivesTest, ARankThatGoesEndsTheCallsOfAllOthers) {
 
 TEST(GroupCollectivesTest, ARankThatDoesNotComeIsNamedAtTheDeadline) {
   OnAllWays(Ways(), {2}, [](const Ranks& ranks, int) {
-    Notification failed;
+    Notification opened, failed;
     ranks.Run([&](int rank, GroupCollectives& calls) {
       if (rank == 0) {
+        opened.WaitForNotification();  // or rank 1 would fail while it connects
         const absl::Status status = calls.Barrier(Deadline::In(absl::Milliseconds(200)));
         EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
         EXPECT_THAT(std::string(status.message()),
                     AllOf(HasSubstr("call 1, barrier()"), HasSubstr("from rank 1")));
         failed.Notify();
       } else {
+        opened.Notify();
         failed.WaitForNotification();
         // Rank 0 had come to its barrier, so that this one may still succeed; the next does not.
         absl::Status status = calls.Barrier(Soon());

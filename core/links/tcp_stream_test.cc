@@ -227,8 +227,19 @@ TEST_F(TcpStreamTest, StreamsHaveTheirOwnConnections) {
   EXPECT_THAT(*peers.begin(), HasSubstr("127.0.0.1:"));
 }
 
+bool HasIpv6() {
+  const int descriptor = socket(AF_INET6, SOCK_STREAM, 0);
+  sockaddr_in6 place = {};
+  place.sin6_family = AF_INET6;
+  place.sin6_addr = in6addr_loopback;
+  const bool bound = bind(descriptor, reinterpret_cast<sockaddr*>(&place), sizeof(place)) == 0;
+  if (descriptor >= 0) close(descriptor);
+  return bound;
+}
+
 TEST_F(TcpStreamTest, ListensAtNamesAndAtAddressesOfBothVersions) {
   for (const std::string& address : {"localhost:0", "[::1]:0", "[::]:0", "0.0.0.0:0"}) {
+    if (address == "[::1]:0" && !HasIpv6()) continue;  // a container may have none
     TcpLinkOptions options;
     options.credentials.insecure = true;
     host_ = Host();

@@ -34,22 +34,28 @@ class Calls:
         self._changed = threading.Condition()
         self._waiting: collections.deque[Callable[[], None]] = collections.deque()
         self._busy = False
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def add(self, call: Callable[[], None]) -> None:
-        """Has the thread run it, after those before it."""
+    def add(self, call: Callable[[], None]) -> bool:
+        """Has the thread run it, after those before it. False after close(): nobody will run it."""
         with self._changed:
+            if self._closed:
+                return False
             self._waiting.append(call)
             self._changed.notify()
+            return True
 
-    def run(self, call: Callable[[], None]) -> None:
+    def run(self, call: Callable[[], None]) -> bool:
         """The same, but on this thread where nothing is before it."""
         with self._changed:
+            if self._closed:
+                return False
             if self._busy or self._waiting:
                 self._waiting.append(call)
                 self._changed.notify()
-                return
+                return True
             self._busy = True
         try:
             call()
@@ -57,6 +63,7 @@ class Calls:
             with self._changed:
                 self._busy = False
                 self._changed.notify()
+        return True
 
     def close(self, last: Callable[[], None]) -> None:
         """Ends the thread once it has run all calls, and `last` after them."""
@@ -65,7 +72,10 @@ class Calls:
             last()
             raise SystemExit  # ends the thread alone, without a word
 
-        self.add(end)
+        with self._changed:
+            self._waiting.append(end)
+            self._closed = True
+            self._changed.notify()
 
     def are_mine(self) -> bool:
         """Whether they run on the calling thread."""
@@ -184,7 +194,11 @@ class Pair:
                 self._gloo = dist.ProcessGroupGloo(store, self._rank, 2, timeout=self._timeout)
             return start(self._gloo, 1 - self._rank)
 
-        self._calls.add(lambda: work.begin(begin))
+        def refuse():
+            raise dist.DistBackendError("the process group has ended")
+
+        if not self._calls.add(lambda: work.begin(begin)):
+            work.begin(refuse)
 
     def close(self) -> None:
         def drop():
@@ -207,8 +221,11 @@ class Engine:
     def submit(self, work: Work, call: Callable[[], None], here: bool = False) -> Work:
         """Runs `call` after all calls before it; `here`: the caller waits for it, so this thread may."""
 
-        if self.over:
+        def refuse():
             work.finish(dist.DistBackendError(f"gradsync: {work.what}: {self.over}"))
+
+        if self.over:
+            refuse()
             return work
 
         def run():
@@ -222,7 +239,9 @@ class Engine:
                 error = failure
             work.finish(error)
 
-        (self.calls.run if here else self.calls.add)(run)
+        # Another thread may have ended the group meanwhile.
+        if not (self.calls.run if here else self.calls.add)(run):
+            refuse()
         return work
 
     def leave(self, patience: datetime.timedelta | None = None) -> None:

@@ -25,6 +25,7 @@ def main():
                 dist.group.WORLD.abort()
                 return
             elif how == "interrupted":
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job ignores
                 os.kill(os.getpid(), signal.SIGINT)
         if how == "interrupted" and step > 3:
             dist.all_reduce(value, async_op=True).wait()

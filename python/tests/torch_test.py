@@ -72,7 +72,8 @@ class TrainingTest(TorchTest):
                   for backend in ("gloo", "gradsync")]
         self.assertEqual(len(losses[0]), 3)
         for one, other in zip(*losses):
-            self.assertAlmostEqual(one, other, delta=1e-6)
+            # Sums of three ranks are rounded in another order, here by as much as the CPU's kernels make of it.
+            self.assertAlmostEqual(one, other, delta=1e-5)
 
     def test_fsdp_trains_like_one_process(self):
         if torch_folder().name == "torch-2.6.0":
