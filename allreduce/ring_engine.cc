@@ -93,8 +93,9 @@ SyncHandle RingEngine::Launch(const StepOptions& step, int bucket) {
     handle = tokens_.Launch(step, bucket);
     if (handle.ok()) {
       norm_.Launched(step, bucket);
-      at_once = begins_at_once_ && (tokens_.due(bucket) == 0 ||
-                                    options_.plan.buckets()[bucket].layout.numel() * 4 <= kSmallBucket);
+      at_once =
+          begins_at_once_ && (tokens_.due(bucket) == 0 ||
+                              options_.plan.buckets()[bucket].layout.numel() * 4 <= kSmallBucket);
       if (!at_once) options_.defer([this, bucket] { Begin(bucket); });
     }
   }

@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/deadline.h"
-#include "core/group/sync_handle.h"
+#include "core/links/link_driver.h"
 #include "proto/frame.pb.h"
 
 namespace gradsync {
@@ -199,7 +199,7 @@ class StreamLink {
   // What threads that wait for frames of this link may be lent to, as long as the link lives; null:
   // nothing, the link's own threads do all. Where there is one, a thread that waits calls sinks, and
   // sending a small frame costs little more than a system call.
-  virtual std::shared_ptr<SyncDriver> driver() { return nullptr; }
+  virtual std::shared_ptr<LinkDriver> driver() { return nullptr; }
 };
 
 }  // namespace gradsync

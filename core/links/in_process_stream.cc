@@ -1,6 +1,7 @@
 #include "core/links/in_process_stream.h"
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <map>
 #include <random>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
@@ -18,6 +20,7 @@
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
 #include "core/base/status_macros.h"
+#include "core/links/link_driver.h"
 
 namespace gradsync {
 namespace {
@@ -53,6 +56,29 @@ struct Acceptance {
 };
 
 enum Side { kOpened = 0, kAccepted = 1 };
+
+class InProcessStream;
+
+// The ends of a link, where threads that wait deliver what comes to them.
+class Deliveries : public Drivable {
+ public:
+  void Add(const std::shared_ptr<InProcessStream>& stream);
+
+  // Whether a thread drives, which looks at all queues before it goes.
+  bool driven() const { return driven_; }
+
+  bool BeginDriving() override { return !driven_.exchange(true); }
+  void EndDriving(bool idle) override;
+  bool Poll() override;
+
+ private:
+  using Streams = absl::InlinedVector<std::shared_ptr<InProcessStream>, 4>;
+  Streams Open();
+
+  std::atomic<bool> driven_{false};
+  Mutex mutex_;
+  std::vector<std::weak_ptr<InProcessStream>> streams_ ABSL_GUARDED_BY(mutex_);
+};
 
 // Both ends of a stream: one mutex, so that each sees the other's state.
 struct Connection {
@@ -97,8 +123,12 @@ struct Connection {
 
 class InProcessStream : public FrameStream {
  public:
-  InProcessStream(std::shared_ptr<Connection> connection, Side side, StreamProof proof)
-      : connection_(std::move(connection)), side_(side), proof_(std::move(proof)) {}
+  InProcessStream(std::shared_ptr<Connection> connection, Side side, StreamProof proof,
+                  std::shared_ptr<Deliveries> deliveries)
+      : connection_(std::move(connection)),
+        side_(side),
+        proof_(std::move(proof)),
+        deliveries_(std::move(deliveries)) {}
 
   StreamProof proof() const override { return proof_; }
 
@@ -110,7 +140,7 @@ class InProcessStream : public FrameStream {
     Connection::End& there = connection_->ends[Peer()];
     if (here.finished || here.closed || there.closed) return;
     (urgent ? there.urgent : there.normal).push_back(std::move(loan));
-    connection_->changed.SignalAll();
+    if (!deliveries_->driven()) connection_->changed.SignalAll();
   }
 
   void Finish() override {
@@ -133,57 +163,104 @@ class InProcessStream : public FrameStream {
   // Hears until the stream ends. Runs on the end's own thread.
   void Deliver(FrameSink& sink, const InProcessLinkOptions& options, uint64_t seed) {
     std::mt19937_64 random(seed);
+    {
+      MutexLock turn(&turn_);
+      sink_ = &sink;
+    }
     for (;;) {
       Pause(options.max_delay, random);
-      bool peer_finished = false;
-      std::shared_ptr<const Loan> loan = Next(&peer_finished);
-      if (peer_finished) {
-        sink.OnPeerFinished();
-        continue;
-      }
-      if (loan == nullptr) break;
-      Payload payload =
-          MakePayload(Parts(loan->frame().payload, options.split_payloads, random), loan);
-      const proto::FrameHeader header = loan->frame().header;
-      loan.reset();
-      sink.OnFrame(header, std::move(payload));
+      AwaitNext();
+      MutexLock turn(&turn_);
+      bool ended = false;
+      if (!DeliverNext(&ended, options.split_payloads, &random) && ended) break;
     }
     absl::Status status;
     {
       MutexLock lock(&connection_->mutex);
       status = *connection_->ends[side_].closed;
     }
+    {
+      MutexLock turn(&turn_);
+      sink_ = nullptr;
+    }
     sink.OnClosed(std::move(status));
+  }
+
+  // Delivers frames that are there, on a thread that drives. Returns whether there was one.
+  bool Poll() {
+    {
+      MutexLock lock(&connection_->mutex);
+      const Connection::End& end = connection_->ends[side_];
+      if (end.urgent.empty() && end.normal.empty()) return false;
+    }
+    if (!turn_.TryLock()) return false;
+    bool ended = false;
+    const bool delivered =
+        sink_ != nullptr && DeliverNext(&ended, /*split=*/false, /*random=*/nullptr);
+    turn_.Unlock();
+    return delivered;
+  }
+
+  // Wakes the end's own thread, if there is something for it.
+  void Wake() {
+    MutexLock lock(&connection_->mutex);
+    const Connection::End& end = connection_->ends[side_];
+    if (!end.urgent.empty() || !end.normal.empty()) connection_->changed.SignalAll();
   }
 
  private:
   Side Peer() const { return side_ == kOpened ? kAccepted : kOpened; }
 
-  // The next frame; null when the stream has ended, and when the peer has finished, which is said
-  // once, at the accepting end.
-  std::shared_ptr<const Loan> Next(bool* peer_finished) {
+  // Returns when DeliverNext() may have something to do.
+  void AwaitNext() {
     MutexLock lock(&connection_->mutex);
-    Connection::End& end = connection_->ends[side_];
-    for (;;) {
-      if (end.closed) return nullptr;
-      LoanQueue& queue = end.urgent.empty() ? end.normal : end.urgent;
-      if (!queue.empty()) {
-        std::shared_ptr<const Loan> loan = std::move(queue.front());
-        queue.pop_front();
-        if (connection_->Idle()) connection_->changed.SignalAll();
-        return loan;
-      }
-      if (end.finished && connection_->ends[Peer()].finished && connection_->Idle()) {
-        for (Connection::End& each : connection_->ends) each.closed = absl::OkStatus();
-        connection_->changed.SignalAll();
-        return nullptr;
-      }
-      if (side_ == kAccepted && connection_->ends[Peer()].finished && !told_peer_finished_) {
-        told_peer_finished_ = *peer_finished = true;
-        return nullptr;
-      }
+    const Connection::End& end = connection_->ends[side_];
+    const bool& peer_finished = connection_->ends[Peer()].finished;
+    while (!end.closed && end.urgent.empty() && end.normal.empty() &&
+           !(end.finished && peer_finished && connection_->Idle()) &&
+           !(side_ == kAccepted && peer_finished && !told_peer_finished_)) {
       connection_->changed.Wait(&connection_->mutex);
     }
+  }
+
+  // Calls the sink with the next frame, or says that the peer has finished, which is said once, at the
+  // accepting end. False where there was nothing to say; `ended`: the stream has ended.
+  bool DeliverNext(bool* ended, bool split, std::mt19937_64* random)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_) {
+    std::shared_ptr<const Loan> loan;
+    {
+      MutexLock lock(&connection_->mutex);
+      Connection::End& end = connection_->ends[side_];
+      if (!end.closed) {
+        LoanQueue& queue = end.urgent.empty() ? end.normal : end.urgent;
+        if (!queue.empty()) {
+          loan = std::move(queue.front());
+          queue.pop_front();
+          if (connection_->Idle()) connection_->changed.SignalAll();
+        } else if (end.finished && connection_->ends[Peer()].finished && connection_->Idle()) {
+          for (Connection::End& each : connection_->ends) each.closed = absl::OkStatus();
+          connection_->changed.SignalAll();
+        } else if (side_ != kAccepted || !connection_->ends[Peer()].finished ||
+                   told_peer_finished_) {
+          return false;
+        } else {
+          told_peer_finished_ = true;
+        }
+      }
+      if (end.closed) {
+        *ended = true;
+        return false;
+      }
+    }
+    if (loan == nullptr) {
+      sink_->OnPeerFinished();
+      return true;
+    }
+    Payload payload = MakePayload(Parts(loan->frame().payload, split, random), loan);
+    const proto::FrameHeader header = loan->frame().header;
+    loan.reset();
+    sink_->OnFrame(header, std::move(payload));
+    return true;
   }
 
   void Pause(absl::Duration max_delay, std::mt19937_64& random) {
@@ -196,12 +273,12 @@ class InProcessStream : public FrameStream {
   }
 
   static std::vector<absl::Span<const char>> Parts(absl::Span<const char> payload, bool split,
-                                                   std::mt19937_64& random) {
+                                                   std::mt19937_64* random) {
     std::vector<absl::Span<const char>> parts;
     for (int cut = 0; split && cut < 5 && payload.size() > 1; ++cut) {
       // The first cut is within the first float, the others anywhere.
       const size_t most = cut == 0 ? std::min<size_t>(3, payload.size() - 1) : payload.size() - 1;
-      const size_t bytes = std::min<size_t>(payload.size(), (1 + random() % most) | 1);
+      const size_t bytes = std::min<size_t>(payload.size(), (1 + (*random)() % most) | 1);
       parts.push_back(payload.first(bytes));
       payload.remove_prefix(bytes);
     }
@@ -212,8 +289,40 @@ class InProcessStream : public FrameStream {
   const std::shared_ptr<Connection> connection_;
   const Side side_;
   const StreamProof proof_;
-  bool told_peer_finished_ = false;  // of the thread that delivers
+  const std::shared_ptr<Deliveries> deliveries_;
+
+  Mutex turn_;  // of the thread that delivers
+  FrameSink* sink_ ABSL_GUARDED_BY(turn_) = nullptr;
+  bool told_peer_finished_ ABSL_GUARDED_BY(connection_->mutex) = false;
 };
+
+void Deliveries::Add(const std::shared_ptr<InProcessStream>& stream) {
+  MutexLock lock(&mutex_);
+  streams_.erase(std::remove_if(streams_.begin(), streams_.end(),
+                                [](const auto& each) { return each.expired(); }),
+                 streams_.end());
+  streams_.push_back(stream);
+}
+
+Deliveries::Streams Deliveries::Open() {
+  Streams open;
+  MutexLock lock(&mutex_);
+  for (const auto& weak : streams_) {
+    if (auto stream = weak.lock()) open.push_back(std::move(stream));
+  }
+  return open;
+}
+
+void Deliveries::EndDriving(bool /*idle*/) {
+  driven_ = false;
+  for (const auto& stream : Open()) stream->Wake();
+}
+
+bool Deliveries::Poll() {
+  bool any = false;
+  for (const auto& stream : Open()) any = stream->Poll() || any;
+  return any;
+}
 
 class InProcessListener : public StreamListener {
  public:
@@ -244,6 +353,8 @@ class InProcessListener : public StreamListener {
 
 class InProcessLink : public StreamLink, public std::enable_shared_from_this<InProcessLink> {
  public:
+  const std::shared_ptr<Deliveries>& deliveries() const { return deliveries_; }
+
   explicit InProcessLink(InProcessLinkOptions options) : options_(std::move(options)) {}
 
   absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string& address,
@@ -288,8 +399,12 @@ class InProcessLink : public StreamLink, public std::enable_shared_from_this<InP
       seed = options_.seed * 1000003 + 2 * streams_++;
     }
     auto connection = std::make_shared<Connection>(address);
-    auto opened = std::make_shared<InProcessStream>(connection, kOpened, StreamProof());
-    auto accepted = std::make_shared<InProcessStream>(connection, kAccepted, options_.proof);
+    auto opened =
+        std::make_shared<InProcessStream>(connection, kOpened, StreamProof(), deliveries_);
+    auto accepted =
+        std::make_shared<InProcessStream>(connection, kAccepted, options_.proof, deliveries_);
+    deliveries_->Add(opened);
+    deliveries_->Add(accepted);
     {
       MutexLock lock(&acceptance->mutex);
       if (acceptance->closing) return absl::UnavailableError(address + ": the listener closed");
@@ -351,6 +466,7 @@ class InProcessLink : public StreamLink, public std::enable_shared_from_this<InP
   }
 
   const InProcessLinkOptions options_;
+  const std::shared_ptr<Deliveries> deliveries_ = std::make_shared<Deliveries>();
   Mutex mutex_;
   CondVar changed_;
   std::map<std::string, std::shared_ptr<Acceptance>> listening_ ABSL_GUARDED_BY(mutex_);
@@ -412,7 +528,14 @@ class NearLink : public StreamLink {
   NearLink(std::shared_ptr<StreamLink> far, StreamProof proof) : far_(std::move(far)) {
     InProcessLinkOptions options;
     options.proof = std::move(proof);
-    near_ = NewInProcessLink(options);
+    near_ = std::make_shared<InProcessLink>(options);
+    const std::shared_ptr<LinkDriver> driver = far_->driver();
+    if (driver == nullptr) return;
+    driver_ = std::make_shared<LinkDriver>(
+        driver->spin(), [driver, deliveries = near_->deliveries()](Drivables* drivables) {
+          drivables->push_back(deliveries);
+          driver->AddTo(drivables);
+        });
   }
 
   absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string& address,
@@ -430,10 +553,13 @@ class NearLink : public StreamLink {
     return link.Connect(address, connection, std::move(sink), deadline);
   }
 
+  std::shared_ptr<LinkDriver> driver() override { return driver_; }
+
  private:
   const std::shared_ptr<NearAddresses> addresses_ = std::make_shared<NearAddresses>();
   const std::shared_ptr<StreamLink> far_;
-  std::shared_ptr<StreamLink> near_;
+  std::shared_ptr<InProcessLink> near_;
+  std::shared_ptr<LinkDriver> driver_;  // or null
 };
 
 }  // namespace

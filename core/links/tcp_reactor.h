@@ -1,6 +1,5 @@
-// Waits for many sockets (epoll(7)) and calls those that are ready: on a thread of its own, or on one that
-// drives it while it has nothing better to do. A wake-up costs more than a small message: some
-// microseconds, and tens of them where the core had gone to sleep in a virtual machine.
+// Waits for many sockets (epoll(7)) and calls those that are ready, on a thread of its own or on one that
+// drives it (core/links/link_driver.h).
 //
 // Private to core/links/tcp_stream.
 
@@ -20,11 +19,12 @@
 #include "absl/time/time.h"
 #include "core/base/monotonic_time.h"
 #include "core/base/mutex.h"
+#include "core/links/link_driver.h"
 
 namespace gradsync {
 
 // Thread-safe. Ends when the last owner goes, which may be a handler.
-class TcpReactor {
+class TcpReactor : public Drivable {
  public:
   // How often it calls Tick().
   static constexpr absl::Duration kTick = absl::Milliseconds(100);
@@ -51,7 +51,7 @@ class TcpReactor {
   };
 
   TcpReactor();
-  ~TcpReactor();
+  ~TcpReactor() override;
   TcpReactor(const TcpReactor&) = delete;
   TcpReactor& operator=(const TcpReactor&) = delete;
 
@@ -69,14 +69,11 @@ class TcpReactor {
   // Whether this thread is calling a handler.
   bool IsCurrent() const { return state_->IsCurrent(); }
 
-  // A thread that has nothing to do but wait calls Poll() between BeginDriving() and EndDriving(), and the
-  // reactor's thread stays out of its way. False where another thread does. `idle`: that it goes to
-  // sleep now, so that the reactor's thread takes over at once; otherwise that thread waits some hundred
-  // microseconds for the next one that drives.
-  bool BeginDriving() { return state_->BeginDriving(); }
-  void EndDriving(bool idle) { state_->EndDriving(idle); }
-  // Calls the handlers of what is ready. Returns whether anything was.
-  bool Poll() { return state_->Poll(); }
+  // Poll() calls the handlers of what is ready. Unless the driving thread goes idle, the reactor's thread
+  // waits some hundred microseconds for it to come back.
+  bool BeginDriving() override { return state_->BeginDriving(); }
+  void EndDriving(bool idle) override { state_->EndDriving(idle); }
+  bool Poll() override { return state_->Poll(); }
 
  private:
   // What the thread uses, which may outlive the object by a moment.

@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,10 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "core/base/deadline.h"
 #include "core/base/errors.h"
 #include "core/base/host_port.h"
@@ -29,8 +25,8 @@
 #include "core/base/mutex.h"
 #include "core/base/process_resources.h"
 #include "core/base/status_macros.h"
-#include "core/group/sync_handle.h"
 #include "core/links/frames.h"
+#include "core/links/link_driver.h"
 #include "core/links/silence_watch.h"
 #include "core/links/tcp_frame_stream.h"
 #include "core/links/tcp_reactor.h"
@@ -274,50 +270,19 @@ absl::Status OpenStream(Connection* connection, const StreamProof& proof, const 
   return FailureIn(end);
 }
 
-// After so many looks in vain the core is offered to others.
-constexpr int kLooksPerYield = 4;
-
-// A thread that has had to wait longer than this for its core shares it, and does not look for some
-// waits: for twice as many as the last time, at most for so many.
-constexpr absl::Duration kSharedCore = absl::Microseconds(20);
-constexpr int kMostWaitsWithoutLooking = 128;
-
-// The reactors that connections are spread over, and how a thread that waits drives them.
-class Threads : public SyncDriver {
+// The reactors that connections are spread over.
+class Threads {
  public:
-  Threads(int count, absl::Duration spin)
-      : spin_(HostCores() > 1 ? spin : absl::ZeroDuration()),
-        reactors_(static_cast<size_t>(std::max(count, 1))) {}
+  explicit Threads(int count) : reactors_(static_cast<size_t>(std::max(count, 1))) {}
 
   // Those of the process.
-  static std::shared_ptr<Threads> Shared(int count, absl::Duration spin) {
+  static std::shared_ptr<Threads> Shared(int count) {
     static auto& mutex = *new Mutex();
-    static auto& all = *new std::map<std::pair<int, absl::Duration>, std::weak_ptr<Threads>>();
+    static auto& all = *new std::map<int, std::weak_ptr<Threads>>();
     MutexLock lock(&mutex);
-    std::weak_ptr<Threads>& known = all[{count, spin}];
-    std::shared_ptr<Threads> threads = known.lock();
-    if (threads == nullptr) known = threads = std::make_shared<Threads>(count, spin);
+    std::shared_ptr<Threads> threads = all[count].lock();
+    if (threads == nullptr) all[count] = threads = std::make_shared<Threads>(count);
     return threads;
-  }
-
-  bool drives() const { return spin_ > absl::ZeroDuration(); }
-
-  void Drive(absl::FunctionRef<bool()> done, Deadline deadline) override {
-    if (waits_without_looking_ > 0) {
-      --waits_without_looking_;
-      return;
-    }
-    absl::InlinedVector<std::shared_ptr<TcpReactor>, 4> reactors;
-    {
-      MutexLock lock(&mutex_);
-      for (const auto& reactor : reactors_) {
-        if (reactor != nullptr && reactor->BeginDriving()) reactors.push_back(reactor);
-      }
-    }
-    if (reactors.empty()) return;
-    if (Look(reactors, done, deadline)) shared_core_ = shared_core_ / 2;
-    const bool idle = !done();
-    for (const auto& reactor : reactors) reactor->EndDriving(idle);
   }
 
   // The thread of the connection with that number.
@@ -328,34 +293,14 @@ class Threads : public SyncDriver {
     return reactor;
   }
 
- private:
-  // Returns whether the core was its own.
-  bool Look(absl::Span<const std::shared_ptr<TcpReactor>> reactors, absl::FunctionRef<bool()> done,
-            Deadline deadline) {
-    MonotonicTime now = MonotonicTime::Now();
-    MonotonicTime until = now + spin_;
-    for (int looks = 1; !done() && now < until && !deadline.passed(); ++looks) {
-      bool any = false;
-      for (const auto& reactor : reactors) any = reactor->Poll() || any;
-      now = MonotonicTime::Now();
-      if (any) {
-        until = now + spin_;
-      } else if (looks % kLooksPerYield == 0) {
-        sched_yield();
-        const MonotonicTime before = std::exchange(now, MonotonicTime::Now());
-        if (now - before > kSharedCore) {
-          shared_core_ = std::min(2 * shared_core_ + 1, kMostWaitsWithoutLooking);
-          waits_without_looking_ = shared_core_.load();
-          return false;
-        }
-      }
+  void AddTo(Drivables* drivables) {
+    MutexLock lock(&mutex_);
+    for (const auto& reactor : reactors_) {
+      if (reactor != nullptr) drivables->push_back(reactor);
     }
-    return true;
   }
 
-  const absl::Duration spin_;
-  std::atomic<int> waits_without_looking_{0};
-  std::atomic<int> shared_core_{0};
+ private:
   Mutex mutex_;
   std::vector<std::shared_ptr<TcpReactor>> reactors_ ABSL_GUARDED_BY(mutex_);
 };
@@ -470,9 +415,13 @@ class TcpLink : public StreamLink {
  public:
   explicit TcpLink(TcpLinkOptions options)
       : options_(std::move(options)),
-        threads_(Threads::Shared(options_.threads, options_.spin)),
+        threads_(Threads::Shared(options_.threads)),
         memory_(std::make_shared<ReceiveMemory>()) {
     if (options_.credentials.tls != nullptr) tls_ = NewTlsContext(*options_.credentials.tls);
+    if (options_.spin > absl::ZeroDuration() && HostCores() > 1) {
+      driver_ = std::make_shared<LinkDriver>(
+          options_.spin, [threads = threads_](Drivables* drivables) { threads->AddTo(drivables); });
+    }
     patience_.open_within = options_.opening_timeout;
     patience_.ask_after = options_.stopped_timeout / 2;
     patience_.answer_within = options_.stopped_timeout / 2;
@@ -567,7 +516,7 @@ class TcpLink : public StreamLink {
                                                     why.empty() ? "" : ": ", why));
   }
 
-  std::shared_ptr<SyncDriver> driver() override { return threads_->drives() ? threads_ : nullptr; }
+  std::shared_ptr<LinkDriver> driver() override { return driver_; }
 
  private:
   std::shared_ptr<FrameStream> Begin(Connection made, const std::string& address, int connection,
@@ -587,6 +536,7 @@ class TcpLink : public StreamLink {
   absl::StatusOr<std::shared_ptr<TlsContext>> tls_ = std::shared_ptr<TlsContext>();  // or null
   const std::shared_ptr<Threads> threads_;
   const std::shared_ptr<ReceiveMemory> memory_;
+  std::shared_ptr<LinkDriver> driver_;  // or null
   TcpPatience patience_;
   std::shared_ptr<SilenceWatch> watch_;  // null: of nobody
 };

@@ -54,7 +54,7 @@ PsEngine::PsEngine(const Options& options, const Plan& plan, const ShardMap& sha
     bucket.parameters_awaited = bucket.awaited;
     bucket.deferred = bucket.awaited;
     bucket.shards_awaited = bucket.awaited;
-    bucket.countdown = std::make_shared<Countdown>(absl::StrCat("bucket ", b));
+    bucket.countdown = std::make_shared<Countdown>(absl::StrCat("bucket ", b), options_.driver);
     bucket.lending = std::make_shared<Lending>();
     bucket.lending->memory = bucket.memory.owner;
     bucket.lending->encoder = encoder_;

@@ -41,8 +41,9 @@ namespace gradsync {
 // happen. Thread-safe, never blocks; but Restart() is for when nothing else is called.
 class Countdown {
  public:
-  // `what` as in SyncPromiseSeries. Resolved, until the first Restart().
-  explicit Countdown(const std::string& what) : promises_(what) {}
+  // `what` and `driver` as in SyncPromiseSeries. Resolved, until the first Restart().
+  explicit Countdown(const std::string& what, const std::weak_ptr<SyncDriver>& driver = {})
+      : promises_(what, driver) {}
 
   // Resolved at once if there is nothing to wait for.
   Countdown(const std::string& what, int64_t count) : Countdown(what) { Restart(-1, count); }
@@ -101,6 +102,7 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
     std::vector<int> connections;             // streams to each
     std::vector<int> leads;                   // and chunks on their way (core/plan/shard_map.h)
     std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null
+    std::weak_ptr<SyncDriver> driver;         // of the link
     // A server, by its number, that the group has heard of, and that a connection does not reach for
     // `failure_timeout`, is cut off from here; others may yet have to be started.
     std::function<bool(int number)> is_member;

@@ -188,6 +188,7 @@ absl::Status PsSync::MakeEngine(const Plan& plan, const ShardMap& shards) {
   options.numbers = options_.numbers;
   options.names = ServerNames(options_);
   options.recorder = host().worker().recorder;
+  options.driver = options_.link->driver();
   const auto report = [reports = reports_](absl::Status status) {
     MutexLock lock(&reports->mutex);
     if (reports->to != nullptr) {
