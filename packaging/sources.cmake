@@ -124,6 +124,7 @@ set(GRADSYNC_SOURCES
   core/links/in_process_stream.cc
   core/links/member_stream.cc
   core/links/peer_session.cc
+  core/links/server_link.cc
   core/links/silence_watch.cc
   core/links/tcp_connections.cc
   core/links/tcp_frame_stream.cc
@@ -219,7 +220,6 @@ set(GRADSYNC_OPTIONS_core/base/kernels_avx512.cc -O3 -ffp-contract=off -fno-math
 set(GRADSYNC_OPTIONS_core/base/kernels_baseline.cc -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math)
 
 set(GRADSYNC_SERVER_SOURCES
-  core/links/server_link.cc
   core/program/build_stamp.cc
   core/program/byte_sizes.cc
   core/program/flag_effects.cc

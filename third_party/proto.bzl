@@ -1,13 +1,11 @@
 """Protocol Buffers and gRPC with the system's protoc."""
 
-def cc_proto_library(name, srcs, deps = [], grpc = False, **kwargs):
-    """A cc_library from .proto files.
+def cc_proto_libraries(messages, services, **kwargs):
+    """cc_library targets `messages` and `services` from a package's .proto files.
 
     Args:
-      name: of the library.
-      srcs: the .proto files. They import others by their path from the root of the repository.
-      deps: cc_proto_library targets that they import.
-      grpc: whether to generate services as well.
+      messages: .proto files. They import others by their path from the root of the repository.
+      services: .proto files that gRPC generates services from as well, and that import those of `messages`.
       **kwargs: visibility and the like.
     """
 
@@ -15,30 +13,36 @@ def cc_proto_library(name, srcs, deps = [], grpc = False, **kwargs):
     repository = native.repository_name()[1:]
     root = "external/" + repository if repository else "."
     out = "$(GENDIR)/" + root
-    suffixes = [".pb"] + ([".grpc.pb"] if grpc else [])
-    bases = [src[:-len(".proto")] + suffix for src in srcs for suffix in suffixes]
-    flags = "--cpp_out=" + out
-    if grpc:
-        flags += " --grpc_out=" + out + " --plugin=protoc-gen-grpc=$$(command -v grpc_cpp_plugin)"
-    native.filegroup(
-        name = name + "_sources",
-        srcs = srcs + [dep + "_sources" for dep in deps],
-        visibility = kwargs.get("visibility"),
-    )
+    folder = "{}/{}/".format(root, native.package_name())
+    message_bases = [src[:-len(".proto")] + ".pb" for src in messages]
+    service_bases = [src[:-len(".proto")] + suffix for src in services for suffix in [".pb", ".grpc.pb"]]
     native.genrule(
-        name = name + "_generate",
-        srcs = [name + "_sources"],
-        outs = [base + extension for base in bases for extension in [".h", ".cc"]],
-        cmd = "protoc -I{root} {flags} {srcs}".format(
+        name = "generate",
+        srcs = messages + services,
+        outs = [base + extension for base in message_bases + service_bases for extension in [".h", ".cc"]],
+        cmd = ("protoc -I{root} --cpp_out={out} {all} && " +
+               "protoc -I{root} --grpc_out={out} --plugin=protoc-gen-grpc=$$(command -v grpc_cpp_plugin) {services}").format(
             root = root,
-            flags = flags,
-            srcs = " ".join(["{}/{}/{}".format(root, native.package_name(), src) for src in srcs]),
+            out = out,
+            all = " ".join([folder + src for src in messages + services]),
+            services = " ".join([folder + src for src in services]),
         ),
     )
     native.cc_library(
-        name = name,
-        srcs = [base + ".cc" for base in bases],
-        hdrs = [base + ".h" for base in bases],
-        deps = deps + ["@protobuf"] + (["@grpc//:grpc++"] if grpc else []),
+        name = "messages",
+        srcs = [base + ".cc" for base in message_bases],
+        hdrs = [base + ".h" for base in message_bases],
+        deps = ["@protobuf"],
+        **kwargs
+    )
+    native.cc_library(
+        name = "services",
+        srcs = [base + ".cc" for base in service_bases],
+        hdrs = [base + ".h" for base in service_bases],
+        deps = [
+            ":messages",
+            "@protobuf",
+            "@grpc//:grpc++",
+        ],
         **kwargs
     )

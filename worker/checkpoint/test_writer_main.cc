@@ -1,6 +1,6 @@
 // Writes checkpoints to the folder that is its argument, one after the other, until it is killed;
 // says each file operation before it does it. For
-// tests/checkpoint_kill_test.
+// tests/checkpoint_kill_test.cc.
 
 #include <cstdint>
 #include <cstdio>
