@@ -25,7 +25,7 @@ enum class Topology { kLocal, kPs, kRing };
 enum class Link { kAuto, kNone, kGrpc, kTcp, kShm, kGloo, kNccl, kCudaIpc };
 
 // What kAuto stands for where hosts are not known, or are several.
-constexpr Link kLinkBetweenHosts = Link::kGrpc;
+constexpr Link kLinkBetweenHosts = Link::kTcp;
 
 // A topology over a link: what a GradientSync is.
 enum class Backend {
