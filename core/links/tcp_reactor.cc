@@ -83,23 +83,33 @@ void TcpReactor::State::Stop() {
   Wake();
 }
 
-// False when it is to end. `timeout` becomes 0 where it must not sleep.
-bool TcpReactor::State::AwaitTurn(uint64_t* drives_seen, int* timeout) {
+bool TcpReactor::State::HasWork() const { return !added_.empty() || !attend_.empty() || more_; }
+
+// Keeps the reactor's thread away while another one drives, and for a while after.
+void TcpReactor::State::Park(uint64_t* drives_seen) {
   MutexLock lock(&mutex_);
-  while (!stopping_ && (driven_ || drives_ != *drives_seen)) {
+  while (!stopping_ && (driven_ || (drives_ != *drives_seen && !goes_idle_ && !HasWork()))) {
     *drives_seen = drives_;
     parked_ = true;
-    const bool all_time = unparked_.WaitWithDeadline(&mutex_, Deadline::In(kPark));
+    unparked_.WaitWithDeadline(&mutex_, Deadline::In(kPark));
     parked_ = false;
-    if (!all_time) {
-      *drives_seen = drives_;
-      if (!driven_) break;
-    }
   }
-  if (stopping_) return false;
-  if (!added_.empty() || !attend_.empty()) *timeout = 0;
+}
+
+// For how long epoll_wait(2) may sleep. False when the thread is to end.
+bool TcpReactor::State::BeginSleep(int* timeout) {
+  {
+    turn_awaited_ = true;
+    MutexLock turn(&turn_);
+    turn_awaited_ = false;
+    *timeout = Timeout();
+  }
+  MutexLock lock(&mutex_);
+  if (HasWork()) *timeout = 0;
+  // Another thread may have added the first socket since.
+  if (*timeout < 0 && watches_) *timeout = static_cast<int>(absl::ToInt64Milliseconds(kTick));
   asleep_ = *timeout != 0;
-  return true;
+  return !stopping_;
 }
 
 void TcpReactor::State::Run() {
@@ -107,13 +117,8 @@ void TcpReactor::State::Run() {
   uint64_t drives_seen = 0;
   for (;;) {
     int timeout;
-    {
-      turn_awaited_ = true;
-      MutexLock turn(&turn_);
-      turn_awaited_ = false;
-      timeout = Timeout();
-    }
-    if (!AwaitTurn(&drives_seen, &timeout)) return;
+    Park(&drives_seen);
+    if (!BeginSleep(&timeout)) return;
     const int count = epoll_wait(epoll_, events, kEvents, timeout);
     {
       MutexLock lock(&mutex_);
@@ -130,6 +135,7 @@ bool TcpReactor::State::BeginDriving() {
   MutexLock lock(&mutex_);
   if (driven_ || stopping_) return false;
   driven_ = true;
+  goes_idle_ = false;
   ++drives_;
   return true;
 }
@@ -137,7 +143,9 @@ bool TcpReactor::State::BeginDriving() {
 void TcpReactor::State::EndDriving(bool idle) {
   MutexLock lock(&mutex_);
   driven_ = false;
-  if (idle || stopping_ || !added_.empty() || !attend_.empty()) Wake();
+  goes_idle_ = idle;
+  if (stopping_ || HasWork()) return Wake();
+  if (idle && parked_) unparked_.Signal();
 }
 
 bool TcpReactor::State::Poll() {
@@ -167,6 +175,8 @@ bool TcpReactor::State::Handle(const epoll_event* events, int count) {
   any = any || !with_more_.empty();
   CallThoseWithMore();
   Tick();
+  more_ = !with_more_.empty();
+  watches_ = !watched_.empty();
   current_ = std::thread::id();
   return any;
 }

@@ -98,7 +98,9 @@ class TcpReactor : public Drivable {
     };
 
     void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-    bool AwaitTurn(uint64_t* drives_seen, int* timeout);
+    bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+    void Park(uint64_t* drives_seen);
+    bool BeginSleep(int* timeout);
     bool Handle(const epoll_event* events, int count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
     bool TakeMail() ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
     void Call(int descriptor, bool readable, bool writable, bool ends)
@@ -113,7 +115,9 @@ class TcpReactor : public Drivable {
     Mutex turn_;
     std::atomic<bool> turn_awaited_{false};  // by the reactor's own thread
     std::atomic<std::thread::id> current_{std::thread::id()};
-    std::map<int, Watched> watched_;  // changed by handlers, which have the turn
+    std::atomic<bool> more_{false};     // whether with_more_ has any
+    std::atomic<bool> watches_{false};  // whether watched_ has any
+    std::map<int, Watched> watched_;    // changed by handlers, which have the turn
     std::vector<int> with_more_ ABSL_GUARDED_BY(turn_);
     MonotonicTime next_tick_ ABSL_GUARDED_BY(turn_) = MonotonicTime::InfiniteFuture();
 
@@ -123,6 +127,7 @@ class TcpReactor : public Drivable {
     bool asleep_ ABSL_GUARDED_BY(mutex_) = false;  // the own thread, in epoll_wait(2)
     bool parked_ ABSL_GUARDED_BY(mutex_) = false;  // the own thread, beside one that drives
     bool driven_ ABSL_GUARDED_BY(mutex_) = false;
+    bool goes_idle_ ABSL_GUARDED_BY(mutex_) = false;  // the thread that drove last
     uint64_t drives_ ABSL_GUARDED_BY(mutex_) = 0;
     std::vector<std::pair<int, std::shared_ptr<Handler>>> added_ ABSL_GUARDED_BY(mutex_);
     std::vector<std::shared_ptr<Handler>> attend_ ABSL_GUARDED_BY(mutex_);
