@@ -58,6 +58,7 @@ absl::StatusOr<CollectiveCall> CallIn(const FrameHeader& header) {
 
 StreamTransport::StreamTransport(StreamTransportOptions options)
     : options_(std::move(options)),
+      driver_(options_.link->driver()),
       piece_(options_.piece_bytes == 0 ? kPieceBytes : options_.piece_bytes),
       small_(std::min(options_.small_bytes != 0 ? options_.small_bytes
                                                 : kSmallBytes / static_cast<size_t>(n() - 1),
@@ -143,9 +144,14 @@ void StreamTransport::SendFrames(int to, const CollectiveCall& call, absl::Span<
 }
 
 absl::StatusOr<const CallMessage*> StreamTransport::Receive(CallLane lane, int from) {
-  MutexLock lock(&mutex_);
   std::deque<Arrived>& inbox = inboxes_[lane][from];
+  const auto has_come = [&] {
+    MutexLock lock(&mutex_);
+    return !failed_.ok() || !inbox.empty();
+  };
   while (true) {
+    if (driver_ != nullptr && !has_come()) driver_->Drive(has_come, patience_->next_look());
+    MutexLock lock(&mutex_);
     if (!failed_.ok()) return failed_;
     if (!inbox.empty()) return &inbox.front().message;
     changed_.WaitWithDeadline(&mutex_, patience_->next_look());
@@ -164,6 +170,11 @@ void StreamTransport::Release(CallLane lane, int from) {
 }
 
 absl::Status StreamTransport::Flush() {
+  const auto all_back = [this] {
+    MutexLock lock(&loans_->mutex);
+    return loans_->out == 0;
+  };
+  if (driver_ != nullptr && !all_back()) driver_->Drive(all_back, patience_->next_look());
   MutexLock lock(&loans_->mutex);
   while (loans_->out > 0) {
     loans_->changed.WaitWithDeadline(&loans_->mutex, patience_->next_look());

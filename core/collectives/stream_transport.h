@@ -22,6 +22,7 @@
 #include "core/group/side_channel.h"
 #include "core/group/worker_group.h"
 #include "core/links/frame_stream.h"
+#include "core/links/link_driver.h"
 #include "core/links/peer_session.h"
 #include "proto/frame.pb.h"
 
@@ -85,6 +86,7 @@ class StreamTransport final : public CallTransport {
                   const std::function<gradsync::Release()>& release);
 
   const StreamTransportOptions options_;
+  const std::shared_ptr<LinkDriver> driver_;  // or null
   const size_t piece_;
   const size_t small_;
   const std::shared_ptr<BlockPool> pool_ = std::make_shared<BlockPool>();
