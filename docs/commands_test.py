@@ -148,6 +148,7 @@ MEASURED = {
     "probe.json": "benchmarks/results/network_exchange_n4_400mbit_2core_epyc.json",
     "straggler/compare.json": "benchmarks/results/compare_staleness_mlp_2core_epyc.json",
     "staleness/compare.json": "benchmarks/results/compare_staleness_mlp_2core_epyc.json",
+    "mine.json": "benchmarks/profiles/resnet18.json",
 }
 
 BAZEL_OPTIONS = re.compile(r"--(config=\w+|compilation_mode=\w+|test_\w+(=\S+)?|nocache_test_results|runs_per_test=\d+|"

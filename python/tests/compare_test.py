@@ -116,82 +116,122 @@ class CommandLineTest(CommandTest):
 
     def test_the_command_has_one_subcommand(self):
         program = self.environment.path / "bin/gradsync"
-        for arguments, expected in [(["--version"], (0, r"gradsync \d", "")), (["--help"], (0, "usage: gradsync compare", "")),
-                                    (["compare", "--help"], (0, "usage: gradsync compare", "")),
-                                    (["train"], (2, "", "gradsync: expected compare, found train\nusage: ")),
-                                    ([], (2, "", "gradsync: expected compare, found nothing\n"))]:
+        for arguments, expected, output_is, error_is in [
+                (["--version"], 0, r"gradsync \d", r"\Z"), (["--help"], 0, "usage: gradsync compare", r"\Z"),
+                (["compare", "--help"], 0, "usage: gradsync compare", r"\Z"),
+                (["train"], 2, r"\Z", "gradsync: expected compare, found train\nusage: "),
+                ([], 2, r"\Z", "gradsync: expected compare, found nothing\n")]:
             with self.subTest(arguments):
                 code, output, error = self.environment.run([program, *arguments])
-                self.assertEqual(code, expected[0])
-                self.assertRegex(output, expected[1])
-                self.assertRegex(error, expected[2])
+                self.assertEqual(code, expected)
+                self.assertRegex(output, r"\A" + output_is)
+                self.assertRegex(error, r"\A" + error_is)
 
-    def test_decisions_are_those_of_the_report(self):
+    def test_what_the_parameters_say_depends_on_who_adds_in_which_order(self):
+        """Hashes by round of some configurations with so many workers: the line, and whether all is well."""
         code, output, error = self.environment.run(["-c", """
-from gradsync.decision import decide
-print(decide([1.29, 1.31, 1.30], 1).describe("ring/shm", "gloo"))
+import types
+from gradsync.compare import Round, verdict
+
+def said(workers, hashes, steps=(9, 9), device="cpu"):
+    measured = {name: [Round([10.0, 11.0, 12.0], steps[number], text, device, 1, "gloo", "2.15.0") for number, text in enumerate(each)]
+                for name, each in hashes.items()}
+    lines, agree = verdict(measured, types.SimpleNamespace(workers=workers, margin=2.0))
+    print(agree, lines[-1])
+
+said(2, {"ring/shm": ["a", "a"], "gloo": ["a", "a"]})
+said(2, {"ring/shm": ["a", "a"], "gloo": ["b", "b"]})
+said(2, {"ring/shm": ["a", "c"], "gloo": ["b", "b"]})
+said(2, {"ring/shm": ["a", "b"], "gloo": ["c", "d"]})
+said(2, {"ring/shm": ["a"], "gloo": ["b"]})
+said(3, {"ring/shm": ["a", "a"], "ps/shm": ["a", "a"], "gloo": ["b", "b"]})
+said(3, {"ring/shm": ["a", "a"], "gloo": ["b", "b"]})
+said(3, {"gloo": ["b"], "script": ["a"]})
+said(2, {"ring/shm": ["a", "a"], "gloo": ["b", "b"]}, device="NVIDIA H200")
+said(2, {"ring/shm": ["a", "b"], "gloo": ["b", "b"]}, steps=(9, 8))
 """])
-        self.assertEqual((code, output), (0, "ring/shm was 30 % faster than gloo\n"), error)
+        self.assertEqual(code, 0, error)
+        self.assertEqual(output.splitlines(), [
+            "True bits: identical in all 2 configurations with 2 workers",
+            "False bits: DIFFER with 2 workers: ring/shm a; gloo b",
+            "False bits: DIFFER with 2 workers: ring/shm a c; gloo b",
+            "True bits: not compared: the script ends with other parameters each time, whatever the configuration; it sets no seed?",
+            "True bits: DIFFER with 2 workers: ring/shm a; gloo b; --rounds=2 tells whether the script does so by itself",
+            "True bits: identical in all 2 configurations with 3 workers; gloo adds in an order of its own",
+            "True bits: only one configuration with 3 workers, nothing to compare; gloo adds in an order of its own",
+            "True bits: not compared; gloo adds in an order of its own; script adds in an order of its own",
+            "True bits: not compared: on a GPU additions may come in another order each time",
+            "True bits: not compared: the script took 8 to 9 steps; --steps makes them equal"])
+
+    def test_speeds_are_compared_by_the_reports_arithmetic(self):
+        """The fastest beside each of the others, by the ratios of rounds."""
+        code, output, error = self.environment.run(["-c", """
+import types
+from gradsync.compare import Round, verdict
+
+def rounds(*medians):
+    return [Round([each], 9, "a", "cpu", 1, "gloo", "2.15.0") for each in medians]
+
+measured = {"gloo": rounds(12.9, 13.1, 13.0), "ring/shm": rounds(10.0, 10.0, 10.0), "ps/shm": rounds(10.01, 10.02, 10.0)}
+for options in ({"margin": 2.0}, {"margin": 0.01}):
+    print(*verdict(measured, types.SimpleNamespace(workers=2, **options))[0], sep="\\n")
+"""])
+        self.assertEqual(code, 0, error)
+        lines = output.splitlines()
+        self.assertRegex(lines[0], r"^speed: with 2 workers ring/shm and ps/shm are equal within 2 %: 10.00 against 10.01 ms per step, 1.001 times ")
+        self.assertRegex(lines[1], r"^speed: with 2 workers ring/shm was 30 % faster than gloo: 10.00 against 13.00 ms per step, 1.300 times ")
+        self.assertRegex(lines[3], r"^speed: with 2 workers not decided between ring/shm and ps/shm: at least \d+ rounds? more: ")
 
 
 class ComparisonTest(CommandTest):
     def test_a_script_runs_to_its_end_over_each_backend(self):
-        code, output, error = self.compare("--configurations=ring/shm,gloo,script", "--rounds=2", "--batch_size=16", "--", TESTS / "train.py",
+        code, output, error = self.compare("--configurations=ring/shm,gloo", "--rounds=2", "--batch_size=16", "--", TESTS / "train.py",
                                            "--epochs=1", "--backend=gloo")
         self.assertEqual(code, 0, error + output)
         progress = error.splitlines()
-        self.assertEqual(len(progress), 6)
-        for line, name in zip(progress, ["ring/shm", "gloo", "script", "gloo", "script", "ring/shm"]):
-            self.assertRegex(line, rf"\[\d/6\] {name}, round \d of 2: [\d.]+ ms per step")
-        for text in self.logs("ring-shm-*.log"):
-            self.assertEqual(len(re.findall("backend gradsync weights", text)), 2)
-        for text in self.logs("gloo-*.log") + self.logs("script-*.log"):
-            self.assertEqual(len(re.findall("backend gloo weights", text)), 2)
-        said = re.findall(r"  speed: with 2 workers .*(?:faster than|times as fast as|equal within 2 %|not decided between).* ms per step, "
-                          r"[\d.]+ times \([\d.]+ to [\d.]+\)\n", output)
-        self.assertEqual(len(said), 2, output)
-        self.assertIn("  bits: identical in all 3 configurations with 2 workers\n", output)
+        self.assertEqual(len(progress), 4)
+        for line, name in zip(progress, ["ring/shm", "gloo", "gloo", "ring/shm"]):
+            self.assertRegex(line, rf"\[\d/4\] {name}, round \d of 2: [\d.]+ ms per step")
+        for pattern, backend in [("ring-shm-*.log", "gradsync"), ("gloo-*.log", "gloo")]:
+            self.assertEqual([len(re.findall(f"backend {backend} weights", text)) for text in self.logs(pattern)], [2, 2])
+        self.assertRegex(output, r"  speed: with 2 workers .*(faster than|times as fast as|equal within 2 %|not decided between).* ms per step, "
+                         r"[\d.]+ times \([\d.]+ to [\d.]+\)\n")
+        self.assertIn("  bits: identical in all 2 configurations with 2 workers\n", output)
         runs = self.runs()
-        self.assertEqual(list(runs), ["ring/shm", "gloo", "script"])
+        self.assertEqual([(run["library"], run["topology"], run["link"]) for run in runs.values()],
+                         [("gradsync", "ring", "shm"), ("gloo", "ring", "gloo")])
         for run in runs.values():
             self.assertEqual((run["steps"], run["workers"], len(run["round_step_ms_p50"]), len(set(run["round_params_sha256"]))), (8, 2, 2, 1))
             self.assertAlmostEqual(run["samples_per_s"], 2 * 16 * run["steps_per_s"])
-        self.assertEqual([(run["library"], run["topology"], run["link"]) for run in runs.values()],
-                         [("gradsync", "ring", "shm"), ("gloo", "ring", "gloo"), ("pytorch_ddp", "ring", "gloo")])
 
-    def test_all_topologies_and_links_end_with_equal_bits(self):
-        code, output, error = self.compare("--rounds=1", "--steps=6", "--warmup=2", "--", TESTS / "train.py")
-        self.assertEqual(code, 0, error + output)
-        self.assertIn("bits: identical in all 5 configurations with 2 workers", output)
-        self.assertIn("at least 1 round more", output)
-        self.assertEqual({run["steps"] for run in self.runs().values()}, {6})
-        # A run that is ended after its steps says nothing of its end.
-        self.assertFalse([text for text in self.logs("*.log") if "weights" in text or "Traceback" in text])
-
-    def test_three_workers_end_with_equal_bits(self):
-        code, output, error = self.compare("--configurations=ring/shm,ps/grpc,gloo", "--workers=3", "--rounds=1", "--steps=4", "--",
+    def check_equal_bits(self, configurations):
+        code, output, error = self.compare(f"--configurations={configurations}", "--rounds=1", "--steps=6", "--warmup=2", "--",
                                            TESTS / "train.py")
         self.assertEqual(code, 0, error + output)
-        self.assertIn("bits: identical in all 2 configurations with 3 workers; gloo adds in an order of its own", output)
+        self.assertIn("bits: identical in all 3 configurations with 2 workers", output)
+        self.assertIn("at least 1 round more", output)
+        self.assertEqual({run["steps"] for run in self.runs().values()}, {6})
+        # A run that is ended after its steps does nothing more.
+        self.assertFalse([text for text in self.logs("*.log") if "weights" in text or "Traceback" in text])
 
-    def test_a_script_that_sets_no_seed_is_not_said_to_differ(self):
-        path = self.write(script(seed="int.from_bytes(os.urandom(7), 'little')"))
-        code, output, error = self.compare("--configurations=ring/shm,gloo", "--rounds=2", "--", path)
+    def test_rings_end_with_the_bits_of_gloo(self):
+        self.check_equal_bits("ring/shm,ring/tcp,gloo")
+
+    def test_servers_end_with_the_bits_of_gloo(self):
+        self.check_equal_bits("ps/shm,ps/grpc,gloo")
+
+    def test_three_workers_end_with_equal_bits(self):
+        code, output, error = self.compare("--configurations=ring/shm,ps/grpc", "--workers=3", "--rounds=1", "--steps=4", "--",
+                                           TESTS / "train.py")
         self.assertEqual(code, 0, error + output)
-        self.assertIn("bits: not compared: the script ends with other parameters each time", output)
-
-    def test_bits_that_depend_on_the_configuration_differ(self):
-        path = self.write(script(seed="len(dist.get_backend())"))
-        code, output, error = self.compare("--configurations=ring/shm,gloo", "--rounds=2", "--", path)
-        self.assertEqual(code, 1, error + output)
-        self.assertRegex(output, "bits: DIFFER with 2 workers: ring/shm [0-9a-f]{12}; gloo [0-9a-f]{12}\n")
+        self.assertIn("bits: identical in all 2 configurations with 3 workers\n", output)
 
 
 class ScriptTest(CommandTest):
     def test_what_the_script_has_of_its_own_stays(self):
-        """Its sitecustomize, its groups of another backend, its processes, and what it does at its end."""
+        """Its sitecustomize, its groups, its processes; run as a module."""
         self.write("import builtins\nbuiltins.own_sitecustomize = True\n", "sitecustomize.py")
-        path = self.write(script(steps=9, imports="""
+        self.write(script(steps=9, imports="""
 import datetime, subprocess, sys
 assert own_sitecustomize
 assert "GRADSYNC_COMPARE" not in os.environ
@@ -200,8 +240,8 @@ subprocess.run([sys.executable, "-c", "import sys; assert own_sitecustomize and 
     if step == 0:
         same, others = dist.new_group(backend="gloo"), dist.new_group(timeout=datetime.timedelta(seconds=60))
         print("groups", dist.get_backend(), dist.get_backend(same), dist.get_backend(others), flush=True)
-"""))
-        code, output, error = self.compare("--configurations=ps/shm,script", "--rounds=1", "--steps=5", "--", path,
+"""), "mine.py")
+        code, output, error = self.compare("--configurations=ps/shm,script", "--rounds=1", "--steps=5", "--", "-m", "mine",
                                            PYTHONPATH=str(self.folder))
         self.assertEqual(code, 0, error + output + "".join(self.logs("*.log")))
         for pattern, backend in [("ps-shm-1.log", "gradsync"), ("script-1.log", "gloo")]:
@@ -216,27 +256,22 @@ subprocess.run([sys.executable, "-c", "import sys; assert own_sitecustomize and 
         self.assertNotIn("exit code", error)
         self.assertEqual([text.count("over") for text in self.logs("*.log")], [2, 2])
 
-    def test_a_module_is_run_as_one(self):
-        self.write(script(), "mine.py")
-        code, output, error = self.compare("--configurations=ring/shm,gloo", "--rounds=1", "--", "-m", "mine", PYTHONPATH=str(self.folder))
-        self.assertEqual(code, 0, error + output)
+    def refused(self, text, said, *flags):
+        code, output, error = self.compare("--configurations=gloo,script", "--rounds=1", *flags, "--", self.write(text))
+        self.assertEqual((code, output), (1, ""))
+        self.assertRegex(error, rf"\ncompare: gloo: (\S+script.py: |rank 0 of \S+script.py ){said}; see \S+gloo-1.log\n")
 
-    def test_a_script_that_cannot_be_compared_is_told_why(self):
-        nothing = "print('hello')"
-        no_group = "import torch\np = torch.zeros(1, requires_grad=True)\no = torch.optim.SGD([p])\n" + 9 * "o.step()\n"
-        no_exit = script() + "\nos._exit(0)"
-        for text, said in [
-                (nothing, r"expected a call of torch.distributed.init_process_group\(\), found none in rank 0"),
-                (no_group, r"expected a call of torch.distributed.init_process_group\(\), found none in rank 0"),
-                (script(steps=0), r"expected more than --warmup_steps=3 steps of an optimizer of torch.optim, found none in rank 0"),
-                (script(steps=3), "expected more than --warmup_steps=3 steps of an optimizer of torch.optim, found 3 in rank 0")]:
-            with self.subTest(said):
-                code, output, error = self.compare("--configurations=gloo,script", "--", self.write(text))
-                self.assertEqual((code, output), (1, ""))
-                self.assertRegex(error, rf"\n?compare: gloo: \S+script.py: {said}; see \S+gloo-1.log\n\Z")
-        code, _, error = self.compare("--configurations=gloo,script", "--rounds=1", "--", self.write(no_exit))
-        self.assertEqual(code, 1)
-        self.assertIn("script.py ended in a way that ran no exit handlers; --steps ends it before", error)
+    def test_a_script_without_a_process_group_is_told_so(self):
+        self.refused("print('hello')", r"expected a call of torch.distributed.init_process_group\(\), found none in rank 0")
+        self.refused("import torch\np = torch.zeros(1, requires_grad=True)\no = torch.optim.SGD([p])\n" + 9 * "o.step()\n",
+                     r"expected a call of torch.distributed.init_process_group\(\), found none in rank 0")
+
+    def test_a_script_with_too_few_steps_is_told_so(self):
+        self.refused(script(steps=0), "expected more than --warmup_steps=3 steps of an optimizer of torch.optim, found none in rank 0")
+        self.refused(script(steps=3), "expected more than --warmup_steps=3 steps of an optimizer of torch.optim, found 3 in rank 0")
+
+    def test_a_script_that_leaves_in_a_hurry_is_told_what_helps(self):
+        self.refused(script() + "\nos._exit(0)", "ended in a way that ran no exit handlers; --steps ends it before")
 
     def test_a_script_that_fails_is_quoted_and_the_others_go_on(self):
         path = self.write(script(before="""
@@ -248,7 +283,7 @@ subprocess.run([sys.executable, "-c", "import sys; assert own_sitecustomize and 
         self.assertEqual(code, 1)
         self.assertRegex(error, r"compare: ring/shm: rank 1 of \S+script.py failed: ValueError: the loss is not a number; see \S+ring-shm-1.log\n"
                                 r"  \| ")
-        self.assertIn("  | ValueError: the loss is not a number\n", error)
+        self.assertRegex(error, r"\n  \| (\[rank1\]: )?ValueError: the loss is not a number\n")
         self.assertNotIn("torch/distributed/elastic", error)
         self.assertIn("ring/shm, round 2 of 2: left out, since it failed\n", error)
         self.assertEqual(list(self.runs()), ["gloo"])
