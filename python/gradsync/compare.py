@@ -19,22 +19,19 @@ import argparse
 import contextlib
 import dataclasses
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import os
 import pathlib
 import re
-import shlex
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 
 from . import _compared
-from ._machine import machine
-from .decision import EQUAL_MARGIN, decide
+from ._comparison import Round, records_of, table, verdict
+from .decision import EQUAL_MARGIN
 
 TOPOLOGIES = ("ring", "ps")
 LINKS = ("shm", "tcp", "grpc", "auto")
@@ -50,7 +47,6 @@ FAILED_LINE = re.compile(r"E\d{4} .*failed \(exitcode: (-?\d+)\) local_rank: (\d
 
 LINES_OF_TAIL = 15
 PATIENCE = 15  # seconds for torchrun to end its ranks
-SHORT_HASH = 12
 
 SITECUSTOMIZE = '''"""Made by gradsync compare: prepares a rank, and gives way to the sitecustomize that is found without this one."""
 import importlib.util
@@ -126,31 +122,10 @@ class Configuration:
 def configuration(name):
     topology, slash, link = name.partition("/")
     if name not in OTHERS and not (slash and topology in TOPOLOGIES and link in LINKS):
-        raise BadInput(f"--configurations: expected {' or '.join(TOPOLOGIES)} with {', '.join(LINKS[:-1])} or {LINKS[-1]}, as ring/shm, or "
-                       f"{' or '.join(OTHERS)}, found \"{name}\"")
+        links = f"{', '.join(LINKS[:-1])} or {LINKS[-1]}"
+        raise BadInput(f"--configurations: expected {' or '.join(TOPOLOGIES)} with {links}, as ring/shm, or {' or '.join(OTHERS)}, found "
+                       f"\"{name}\"")
     return Configuration(name)
-
-
-@dataclasses.dataclass
-class Round:
-    """What one run of one configuration has shown."""
-    step_ms: list[float]  # of measured steps, the slowest rank's of each
-    steps: int
-    params_sha256: str
-    device: str
-    threads: int
-    asked: str | None
-    torch: str
-
-    @property
-    def median(self):
-        return statistics.median(self.step_ms)
-
-
-def percentile(values, share):
-    """The value below which are so many of all: the nearest rank."""
-    values = sorted(values)
-    return values[min(len(values) - 1, int(share * len(values)))]
 
 
 # ---- The command line
@@ -167,12 +142,13 @@ def parser():
     made.add_argument("--configurations", default=DEFAULT, help=f"what takes turns ({DEFAULT})")
     made.add_argument("--workers", "--nproc", type=int, default=2, help="ranks of each run, all on this machine (2)")
     made.add_argument("--rounds", type=int, default=3, help="runs of each configuration (3)")
-    made.add_argument("--steps", type=int, help="steps after which a run is ended, warm-up included; without it the script runs to its end")
+    made.add_argument("--steps", type=int,
+                      help="steps after which a run is ended, warm-up included; without it the script runs to its end")
     made.add_argument("--warmup_steps", "--warmup", type=int, default=3, help="steps at the start that are not measured, at least 1 (3)")
     made.add_argument("--margin", type=float, default=100 * EQUAL_MARGIN, help="two are equal within so many per cent (2)")
     made.add_argument("--batch_size", type=int, default=0,
-                      help="samples of each rank and step, as the script has them: only for samples/s, without which //tools:report makes no "
-                           "page of compare.json (0: unknown)")
+                      help="samples of each rank and step, as the script has them: only for samples/s, without which //tools:report "
+                           "makes no page of compare.json (0: unknown)")
     made.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gradsync-compare"),
                       help="folder for compare.json and what the ranks print, a file per run (gradsync-compare)")
     made.add_argument("--json", type=pathlib.Path, help="another file for the records of compare.json")
@@ -310,15 +286,16 @@ def check_run(code, results, options, log):
         raise Failure(f"{how}; see {log}", tail)
     if len(found) < len(results):
         missing = next(rank for rank, result in enumerate(results) if result is None)
-        raise Failure(f"rank {missing} of {script} ended in a way that ran no exit handlers; --steps ends it before; see {log}", tail_of(log))
+        raise Failure(f"rank {missing} of {script} ended in a way that ran no exit handlers; --steps ends it before; see {log}",
+                      tail_of(log))
     for result in found:
         if result["groups"] == 0:
-            raise Failure(f"{script}: expected a call of torch.distributed.init_process_group(), found none in rank {result['rank']}; see "
-                          f"{log}", hopeless=True)
+            raise Failure(f"{script}: expected a call of torch.distributed.init_process_group(), found none in rank {result['rank']}; "
+                          f"see {log}", hopeless=True)
         if result["steps"] <= options.warmup_steps:
             steps = "none" if result["steps"] == 0 else str(result["steps"])
-            raise Failure(f"{script}: expected more than --warmup_steps={options.warmup_steps} steps of an optimizer of torch.optim, found "
-                          f"{steps} in rank {result['rank']}; see {log}", hopeless=True)
+            raise Failure(f"{script}: expected more than --warmup_steps={options.warmup_steps} steps of an optimizer of torch.optim, "
+                          f"found {steps} in rank {result['rank']}; see {log}", hopeless=True)
 
 
 def round_of(results, options):
@@ -341,97 +318,6 @@ def tail_of(log):
         if line.strip() and not TORCHRUN_LINE.match(line):
             lines.append(line)
     return "\n".join("  | " + line for line in lines[-LINES_OF_TAIL:])
-
-
-# ---- What they show
-
-
-def describe_bits(measured, options):
-    """(a line about the parameters that the configurations ended with, whether all is as it must be). `measured`: name to rounds."""
-    of_gpus = any(each.device != "cpu" for rounds in measured.values() for each in rounds)
-    steps = {each.steps for rounds in measured.values() for each in rounds}
-    with_workers = f"with {options.workers} workers"
-    if of_gpus:
-        return "bits: not compared: on a GPU additions may come in another order each time", True
-    if len(steps) > 1:
-        return f"bits: not compared: the script took {min(steps)} to {max(steps)} steps; --steps makes them equal", True
-    # Two numbers have one sum.
-    compared = {name: rounds for name, rounds in measured.items() if options.workers == 2 or "/" in name}
-    left_out = "".join(f"; {name} adds in an order of its own" for name in measured if name not in compared)
-    if not compared:
-        return f"bits: not compared{left_out}", True
-    hashes = {name: sorted({each.params_sha256 for each in rounds}) for name, rounds in compared.items()}
-    if len({each for found in hashes.values() for each in found}) == 1:
-        return (f"bits: only one configuration {with_workers}, nothing to compare{left_out}" if len(compared) == 1 else
-                f"bits: identical in all {len(compared)} configurations {with_workers}{left_out}"), True
-    least = min(map(len, compared.values()))
-    if least > 1 and all(len(found) > 1 for found in hashes.values()):
-        return "bits: not compared: the script ends with other parameters each time, whatever the configuration; it sets no seed?", True
-    sides = "; ".join(f"{name} {' '.join(each[:SHORT_HASH] for each in found)}" for name, found in hashes.items())
-    if least == 1:
-        return f"bits: DIFFER {with_workers}: {sides}; --rounds=2 tells whether the script does so by itself", True
-    return f"bits: DIFFER {with_workers}: {sides}{left_out}", False
-
-
-def verdict(measured, options):
-    """(lines, whether bits are as they must be)."""
-    medians = {name: statistics.median(each.median for each in rounds) for name, rounds in measured.items()}
-    best, *others = sorted(medians, key=medians.get)
-    lines = []
-    for other in others:
-        ratios = [theirs.median / own.median for own, theirs in zip(measured[best], measured[other])]
-        decision = decide(ratios, len(measured), options.margin / 100)
-        line = (f"speed: with {options.workers} workers {decision.describe(best, other)}: {medians[best]:.2f} against {medians[other]:.2f} ms "
-                "per step")
-        if len(ratios) > 1:
-            line += f", {decision.ratio:.3f} times ({decision.low:.3f} to {decision.high:.3f})"
-        lines.append(line)
-    bits, agree = describe_bits(measured, options)
-    return [*lines, bits], agree
-
-
-def table(measured):
-    rows = [("configuration", "ms per step", "of rounds", "steps")]
-    for name, rounds in measured.items():
-        medians = [each.median for each in rounds]
-        rows.append((name, f"{statistics.median(medians):.2f}", f"{min(medians):.2f} to {max(medians):.2f}", str(len(rounds[0].step_ms))))
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join(cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths)))
-                     for row in rows)
-
-
-def record_of(which, rounds, options):
-    """Run of proto/run_record.proto."""
-    middle = sorted(rounds, key=lambda each: each.median)[len(rounds) // 2]
-    step_ms = statistics.median(each.median for each in rounds)
-    samples = 1000 * options.batch_size * options.workers
-    record = {
-        "library": which.backend if which.backend else "pytorch_ddp", "topology": which.topology or "ring",
-        "link": which.link or (which.backend or str(middle.asked or "").lower()), "update": "worker", "row": which.name,
-        "placement": "colocated" if which.topology == "ps" else "", "workers": options.workers,
-        "servers": options.workers if which.topology == "ps" else 0, "model": " ".join(options.script), "batch_size": options.batch_size,
-        "threads": middle.threads, "steps": middle.steps, "device": middle.device, "samples_per_s": samples / step_ms,
-        "steps_per_s": 1000 / step_ms, "step_ms_p50": step_ms, "step_ms_p10": percentile(middle.step_ms, 0.1),
-        "step_ms_p90": percentile(middle.step_ms, 0.9), "params_sha256": middle.params_sha256,
-        "own_order": which.backend != "gradsync", "bytes_uncounted": True,
-        "round_step_ms_p50": [each.median for each in rounds], "round_params_sha256": [each.params_sha256 for each in rounds]}
-    if options.batch_size > 0:
-        record["round_samples_per_s"] = [samples / each.median for each in rounds]
-    return record
-
-
-def records_of(measured, options, command):
-    torch = next(iter(measured.values()))[0].torch
-    by_name = {each.name: each for each in options.configurations}
-    return {"machine": machine(torch=torch, gradsync=version()), "command": shlex.join(["gradsync", "compare", *command]),
-            "runs": [record_of(by_name[name], rounds, options) for name, rounds in measured.items()]}
-
-
-def version():
-    try:
-        return importlib.metadata.version("gradsync")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 # ---- All of it
