@@ -97,8 +97,8 @@ def record_of(which, rounds, options):
         "link": which.link or (which.backend or str(middle.asked or "").lower()), "update": "worker", "row": which.name,
         "placement": "colocated" if which.topology == "ps" else "", "workers": options.workers,
         "servers": options.workers if which.topology == "ps" else 0, "model": " ".join(options.script),
-        "batch_size": options.batch_size, "threads": middle.threads, "steps": middle.steps, "device": middle.device, "samples_per_s": samples / step_ms,
-        "steps_per_s": 1000 / step_ms, "step_ms_p50": step_ms, "step_ms_p10": percentile(middle.step_ms, 0.1),
+        "batch_size": options.batch_size, "threads": middle.threads, "steps": middle.steps, "device": middle.device,
+        "samples_per_s": samples / step_ms, "steps_per_s": 1000 / step_ms, "step_ms_p50": step_ms, "step_ms_p10": percentile(middle.step_ms, 0.1),
         "step_ms_p90": percentile(middle.step_ms, 0.9), "params_sha256": middle.params_sha256,
         "own_order": which.backend != "gradsync", "bytes_uncounted": True,
         "round_step_ms_p50": [each.median for each in rounds], "round_params_sha256": [each.params_sha256 for each in rounds]}
