@@ -128,6 +128,7 @@ ELSEWHERE = {
     "kubectl": "needs a Kubernetes cluster; //tests:launchers_test runs what the manifest would",
     "./worker.stripped": "on a machine with a GPU",
     "pip": "installs into the reader's environment; //python:torch_test installs into one of its own",
+    "gradsync": "starts a script of the reader's; //python:compare_test starts such ones",
     "benchmarks/python_ddp_bench.py": "measures; needs PyTorch of PyPI",
     "benchmarks/decode_bench": "measures; needs a build of //benchmarks:decode_rate beside it",
     "benchmarks/profiles/make_shapes.py": "needs python3-torch, and writes into the checkout",
@@ -147,6 +148,7 @@ MEASURED = {
     "probe.json": "benchmarks/results/network_exchange_n4_400mbit_2core_epyc.json",
     "straggler/compare.json": "benchmarks/results/compare_staleness_mlp_2core_epyc.json",
     "staleness/compare.json": "benchmarks/results/compare_staleness_mlp_2core_epyc.json",
+    "mine.json": "benchmarks/profiles/resnet18.json",
 }
 
 BAZEL_OPTIONS = re.compile(r"--(config=\w+|compilation_mode=\w+|test_\w+(=\S+)?|nocache_test_results|runs_per_test=\d+|"

@@ -51,8 +51,11 @@ Root-Is-Purelib: false
 Tag: {tag}
 """
 
-# PyTorch finds the backend by the second from 2.14 on, and by the first, made for devices, from 2.5 on.
-ENTRY_POINTS = """[torch.backends]
+# PyTorch finds the backend by the last one from 2.14 on, and by the one before, made for devices, from 2.5 on.
+ENTRY_POINTS = """[console_scripts]
+gradsync = gradsync.__main__:main
+
+[torch.backends]
 gradsync = gradsync.torch:register
 
 [torch.distributed.backends]

@@ -27,6 +27,14 @@ def torch_folder():
     return found[-1].parent if found else None
 
 
+def torch_environment():
+    """One with PyTorch; without that the test is skipped."""
+    folder = torch_folder()
+    if folder is None:
+        raise unittest.SkipTest("needs PyTorch of PyPI; tools/setup --python fetches it")
+    return Environment(folder)
+
+
 class Environment:
     """A virtual environment with the wheel in it, and PyTorch if that is given a folder of."""
 

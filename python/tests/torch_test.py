@@ -12,7 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from installed import TESTS, Environment, torch_folder  # noqa: E402
+from installed import TESTS, torch_environment, torch_folder  # noqa: E402
 
 PATIENCE = 280
 
@@ -22,10 +22,7 @@ class TorchTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        folder = torch_folder()
-        if folder is None:
-            raise unittest.SkipTest("needs PyTorch of PyPI; tools/setup --python fetches it")
-        cls.environment = Environment(folder)
+        cls.environment = torch_environment()
         cls.addClassCleanup(cls.environment.close)
 
     def torchrun(self, ranks, script, *arguments, **variables):

@@ -1,5 +1,6 @@
 """What rounds of two contestants that ran in turns decide, as benchmarks/comparison/decision.h has it: the same formulas,
-margins and words, so that the page and the terminal never differ."""
+margins and words, so that the page and the terminal never differ. The wheel of //python has this file too: it imports the standard
+library alone."""
 import dataclasses
 import math
 
@@ -15,12 +16,30 @@ class Decision:
     low: float    # 1 is outside of low to high where one was faster
     high: float
     more_rounds: int  # not decided: at least as many rounds more; 0: more than MOST_ROUNDS
+    margin: float = EQUAL_MARGIN
+
+    def describe(self, first, second):
+        """The sentence of the terminal; the ratios are of `first`, whose name comes first unless it was slower."""
+        if self.outcome == "faster":
+            return f"{first} was {_lead(self.ratio)} {second}"
+        if self.outcome == "slower":
+            return f"{second} was {_lead(1 / self.ratio)} {first}"
+        if self.outcome == "equal":
+            return f"{first} and {second} are equal within {100 * self.margin:g} %"
+        return f"not decided between {first} and {second}: {self.open_words()}"
 
     def open_words(self):
         """What follows "not decided"."""
         if self.more_rounds == 0:
             return f"more than {MOST_ROUNDS} rounds more"
         return f"at least {self.more_rounds} round{'' if self.more_rounds == 1 else 's'} more"
+
+
+def _lead(ratio):
+    if ratio >= 2:
+        return f"{ratio:.1f} times as fast as"
+    percent = 100 * (ratio - 1)
+    return f"{percent:.{1 if percent < 0.95 else 0}f} % faster than"
 
 
 def _beta_fraction(x, a, b):
@@ -64,27 +83,27 @@ def student_quantile(tail, degrees):
     return high
 
 
-def _outcome(mean, deviation, rounds, error):
+def _outcome(mean, deviation, rounds, error, margin):
     def reach(tail):
         return student_quantile(tail, rounds - 1) * deviation / math.sqrt(rounds)
     if abs(mean) > reach(error / 2):
         return "faster" if mean > 0 else "slower"
-    return "equal" if abs(mean) + reach(error) < math.log1p(EQUAL_MARGIN) else "not decided"
+    return "equal" if abs(mean) + reach(error) < math.log1p(margin) else "not decided"
 
 
-def decide(ratios, decisions):
+def decide(ratios, decisions, margin=EQUAL_MARGIN):
     """Of ratios by round, the first contestant's speed over the second's, as one of so many decisions; needs one ratio."""
     logs = [math.log(ratio) for ratio in ratios]
     rounds = len(logs)
     mean = sum(logs) / rounds
     if rounds < 2:
-        return Decision("not decided", math.exp(mean), 0.0, 0.0, 1)
+        return Decision("not decided", math.exp(mean), 0.0, 0.0, 1, margin)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (rounds - 1))
     error = ERROR_RATE / max(1, decisions)
     reach = student_quantile(error / 2, rounds - 1) * deviation / math.sqrt(rounds)
-    outcome = _outcome(mean, deviation, rounds, error)
+    outcome = _outcome(mean, deviation, rounds, error, margin)
     more = 0
     if outcome == "not decided":
         more = next((k for k in range(1, MOST_ROUNDS + 1)
-                     if _outcome(mean, deviation, rounds + k, error) != "not decided"), 0)
-    return Decision(outcome, math.exp(mean), math.exp(mean - reach), math.exp(mean + reach), more)
+                     if _outcome(mean, deviation, rounds + k, error, margin) != "not decided"), 0)
+    return Decision(outcome, math.exp(mean), math.exp(mean - reach), math.exp(mean + reach), more, margin)

@@ -80,6 +80,21 @@ class SentenceTest(unittest.TestCase):
         self.assertEqual(decision.decide([1.001, 0.999, 1.002, 0.998], 3).outcome, "equal")
         self.assertAlmostEqual(decision.student_quantile(0.025, 2), 4.30265, places=4)
 
+    def test_sentences_are_those_of_the_terminal(self):
+        for ratios, decisions, said in [
+                ([1.29, 1.31, 1.30], 1, "ps was 30 % faster than ring"),
+                ([1 / 2.51, 1 / 2.49, 1 / 2.50], 1, "ring was 2.5 times as fast as ps"),
+                ([1.0021, 1.0022, 1.0021], 1, "ps was 0.2 % faster than ring"),
+                ([1.001, 0.999, 1.002, 0.998], 3, "ps and ring are equal within 2 %"),
+                ([2.0], 1, "not decided between ps and ring: at least 1 round more"),
+                ([3.0, 0.3334], 1, "not decided between ps and ring: more than 1000 rounds more")]:
+            self.assertEqual(decision.decide(ratios, decisions).describe("ps", "ring"), said)
+
+    def test_a_wider_margin_takes_more_for_equal(self):
+        ratios = [1.03, 0.98, 1.02, 0.99]
+        self.assertEqual(decision.decide(ratios, 1).outcome, "not decided")
+        self.assertEqual(decision.decide(ratios, 1, margin=0.05).describe("ring", "ps"), "ring and ps are equal within 5 %")
+
     def test_on_a_network_servers_on_the_same_hosts_and_on_more_are_two_contests(self):
         network = {"bandwidth": "200mbit"}
         runs = parse(run("ring", 3, 100, round_samples_per_s=[960, 960], **network),
