@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Writes the wheel of the Python package: for //python:wheel.
 
-Usage: make_wheel.py FOLDER --library=FILE --readme=FILE --license=FILE FILE...
+Usage: make_wheel.py FOLDER --library=FILE --program=FILE --readme=FILE --license=FILE FILE...
 
 FOLDER gets gradsync-VERSION-py3-none-PLATFORM.whl, with the FILEs of the package gradsync, among which __init__.py has the version; the
-library, stripped; and in a folder libs/ beside it, where it looks for them, those shared libraries of this system that it needs and not
-every Linux has: gRPC, Protocol Buffers, Abseil, RE2, c-ares, OpenSSL and zlib. (Debian's archives of them cannot become part of a shared
-library: they are compiled for programs.) Nobody else in a process must meet them, whatever that has loaded. So their files have other
-names here, by which the loader tells them from the system's, and symbols that it would make one in all of the process are ordinary ones;
-_library.py loads them so that they see each other first. The same inputs make the same bytes.
+library, stripped; the program likewise, in a folder _bin/; and in a folder libs/ beside these, where both look for them, those shared
+libraries of this system that they need and not every Linux has: gRPC, Protocol Buffers, Abseil, RE2, c-ares, OpenSSL, zlib and, for the
+program alone, Prometheus. (Debian's archives of them cannot become part of a shared library: they are compiled for programs.) Nobody else
+in a process must meet them, whatever that has loaded. So their files have other names here, by which the loader tells them from the
+system's, and symbols that it would make one in all of the process are ordinary ones; _library.py loads them so that they see each other
+first. The same inputs make the same bytes.
 
 PLATFORM is manylinux_2_N_x86_64, where 2.N is the oldest glibc whose systems have what all of this asks of glibc and of libstdc++
 (PEP 600); linux_x86_64, which means this system alone, where a sanitizer is built in or libstdc++ is newer than this script.
@@ -67,10 +68,10 @@ def run(*command):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def libraries_of(library):
+def libraries_of(path):
     """Those that it needs and not every system has: their names, and where they are."""
     found = {}
-    for line in run("ldd", library).splitlines():
+    for line in run("ldd", path).splitlines():
         match = re.match(r"\s*(\S+) => (\S+)", line)
         if match and not EVERYWHERE.match(match[1]) and not SANITIZER.match(match[1]):
             found[match[1]] = pathlib.Path(match[2])
@@ -101,7 +102,7 @@ def licences_of(paths):
 
 
 class Elf:
-    """A shared library of 64-bit x86 as bytes to be changed in place; the names are those of elf.h."""
+    """A shared library or program of 64-bit x86 as bytes to be changed in place; the names are those of elf.h."""
 
     SHT_DYNAMIC, SHT_DYNSYM, SHT_GNU_VERNEED = 6, 11, 0x6FFFFFFE
     DT_NEEDED, DT_SONAME = 1, 14
@@ -158,12 +159,19 @@ def own_copy(path, names):
     return bytes(elf.content)
 
 
+def stripped_copy(path, names):
+    with tempfile.TemporaryDirectory() as folder:
+        stripped = pathlib.Path(folder) / "stripped"
+        run("strip", "--strip-unneeded", "-o", stripped, path)
+        return own_copy(stripped, names)
+
+
 def digest(content):
     return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
 def write(path, members):
-    """A zip file of members, in their order: name to (content, is it a library)."""
+    """A zip file of members, in their order: name to (content, is it executable)."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, (content, executable) in members.items():
             info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
@@ -177,7 +185,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("sources", nargs="+", type=pathlib.Path)
-    for name in ("library", "readme", "license"):
+    for name in ("library", "program", "readme", "license"):
         parser.add_argument("--" + name, type=pathlib.Path, required=True)
     arguments = parser.parse_args()
     members = {f"{PACKAGE}/{source.name}": (source.read_bytes(), False) for source in sorted(arguments.sources)}
@@ -185,15 +193,13 @@ def main():
     if found is None:
         sys.exit("make_wheel: __init__.py: expected __version__, found none")
     version = found.group(1).decode()
-    libraries = libraries_of(arguments.library)
+    libraries = {**libraries_of(arguments.library), **libraries_of(arguments.program)}
     names = {name: "gs_" + name[len("lib"):] for name in libraries}
-    with tempfile.TemporaryDirectory() as folder:
-        stripped = pathlib.Path(folder) / "stripped"
-        run("strip", "--strip-unneeded", "-o", stripped, arguments.library)
-        members[f"{PACKAGE}/libgradsync.so"] = (own_copy(stripped, names), True)
+    members[f"{PACKAGE}/libgradsync.so"] = (stripped_copy(arguments.library, names), True)
+    members[f"{PACKAGE}/_bin/{arguments.program.name}"] = (stripped_copy(arguments.program, names), True)
     for name, path in sorted(libraries.items()):
         members[f"{PACKAGE}/libs/{names[name]}"] = (own_copy(path, names), True)
-    tag = f"py3-none-{platform_for([arguments.library, *libraries.values()])}"
+    tag = f"py3-none-{platform_for([arguments.library, arguments.program, *libraries.values()])}"
     about = f"{PACKAGE}-{version}.dist-info/"
     members[about + "LICENSE"] = (arguments.license.read_bytes(), False)
     for package, licence in licences_of(libraries.values()).items():

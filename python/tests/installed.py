@@ -1,4 +1,5 @@
 """The wheel that //python:wheel leaves, installed into a fresh virtual environment; and processes that run in it."""
+import contextlib
 import os
 import pathlib
 import pwd
@@ -66,6 +67,18 @@ class Environment:
     def start(self, arguments, **more):
         return subprocess.Popen([self.python, *map(str, arguments)], text=True, cwd=self.path, env=self.variables(**more),
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    @contextlib.contextmanager
+    def server(self, *flags):
+        """A parameter server, and its address; at the end it is killed, if it is still there."""
+        with self.start(["-m", "gradsync.server", "--listen=127.0.0.1:0", *flags]) as process:
+            try:
+                said = re.match("listening on (.*)\n", process.stdout.readline())
+                if said is None:
+                    raise AssertionError(f"the server does not listen: {process.communicate()}")
+                yield process, said[1]
+            finally:
+                process.kill()
 
     def run(self, arguments, timeout=120, **more):
         """(exit code, standard output, standard error)."""

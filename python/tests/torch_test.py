@@ -63,6 +63,10 @@ class TrainingTest(TorchTest):
             for topology in ("ring", "ps"):
                 found = self.said(2, "parallel_train.py", f"topology={topology}")
                 self.assertEqual([line for line in found if "weights" in line], weights, topology)
+            with self.environment.server() as (server, address):
+                found = self.said(2, "parallel_train.py", "topology=ps", f"servers={address}")
+                self.assertEqual([line for line in found if "weights" in line], weights)
+                self.assertEqual(server.wait(PATIENCE), 0)
 
     def test_losses_of_three_ranks_agree(self):
         losses = [[float(line.split()[-1]) for line in self.said(3, "train.py", f"--backend={backend}") if "loss" in line]

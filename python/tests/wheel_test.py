@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,12 +38,15 @@ class WheelFileTest(unittest.TestCase):
     def libraries(self):
         return [member.filename for member in self.members if ".so" in member.filename]
 
+    def binaries(self):
+        return [*self.libraries(), "gradsync/_bin/ps_server"]
+
     def read(self, program, *arguments):
         return subprocess.run([program, *arguments], cwd=self.folder.name, check=True, capture_output=True, text=True).stdout
 
     def test_libraries_need_each_other_and_what_every_linux_has(self):
         own = {os.path.basename(name) for name in self.libraries()}
-        for name in self.libraries():
+        for name in self.binaries():
             needed = set(re.findall(r"\(NEEDED\).*\[(.*?)\]", self.read("readelf", "-dW", name)))
             self.assertEqual(needed - own - EVERYWHERE, set(), name)
         self.assertFalse([name for name in own if re.match(r"lib(grpc|protobuf|absl|re2|ssl|crypto|cares|z)\b", name)])
@@ -55,14 +59,14 @@ class WheelFileTest(unittest.TestCase):
         self.assertEqual({name for name in names if not name.startswith("gradsync_")}, set())
 
     def test_no_symbol_is_one_for_the_whole_process(self):
-        for name in self.libraries():
+        for name in self.binaries():
             shown = self.read("nm", "-D", "--defined-only", name)
             self.assertFalse(re.search(r"^\w+ u ", shown, re.MULTILINE), name)
 
     def test_its_name_says_for_which_systems_it_is(self):
         platform = re.match(r"gradsync-[\d.]+-py3-none-manylinux_2_(\d+)_x86_64\.whl$", self.wheel.name)
         self.assertTrue(platform, self.wheel.name)
-        asked = [int(minor) for name in self.libraries()
+        asked = [int(minor) for name in self.binaries()
                  for minor in re.findall(r"Name: GLIBC_2\.(\d+)", self.read("readelf", "-VW", name))]
         self.assertGreaterEqual(int(platform[1]), max(asked))
         with open(os.path.join(self.folder.name, self.about("WHEEL")), encoding="utf-8") as file:
@@ -88,9 +92,12 @@ class WheelFileTest(unittest.TestCase):
 
     def test_it_carries_licences(self):
         names = [member.filename for member in self.members]
-        for library in ("", "absl", "c-ares", "grpc", "protobuf", "re2", "ssl"):
+        for library in ("", "absl", "c-ares", "grpc", "prometheus-cpp-core", "protobuf", "re2", "ssl"):
             pattern = rf"\.dist-info/licenses/lib{library}[\d+.-]*" if library else r"\.dist-info/LICENSE$"
             self.assertTrue([name for name in names if re.search(pattern, name)], library)
+
+    def test_binaries_alone_may_be_executed(self):
+        self.assertEqual({member.filename for member in self.members if member.external_attr >> 16 & 0o111}, set(self.binaries()))
 
     def test_its_version_is_the_librarys(self):
         with open("gradsync/version.h", encoding="utf-8") as file:
@@ -101,11 +108,13 @@ RANK = """
 import array, sys
 import gradsync
 rank, size, master, topology = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+servers = sys.argv[5:] or None
 
 def say(address):
     print(address, flush=True)
 
-with gradsync.Group(rank=rank, world_size=size, master=master, topology=topology, timeout=60.0, on_listening=say) as group:
+with gradsync.Group(rank=rank, world_size=size, master=master, topology=topology, servers=servers, timeout=60.0,
+                    on_listening=say) as group:
     assert (group.rank, group.world_size) == (rank, size)
     for code in "fdbBhil":
         values = array.array(code, [rank + 1, 2, 3])
@@ -234,6 +243,41 @@ except AttributeError as error:
     def test_ranks_combine_buffers_with_servers_in_them(self):
         for code, output, error in self.ranks(RANK, 2, "ps"):
             self.assertEqual((code, output.split()[-1:]), (0, ["done"]), error)
+
+    def test_ranks_combine_buffers_with_a_server_of_its_own(self):
+        with self.environment.server() as (server, address):
+            for code, output, error in self.ranks(RANK, 2, "ps", address):
+                self.assertEqual((code, output.split()[-1:]), (0, ["done"]), error)
+            output, error = server.communicate(timeout=60)
+        self.assertEqual((server.returncode, error), (0, ""))
+        self.assertRegex(output, r"^served 3 steps to 2 workers: ")
+
+    def test_a_server_that_waits_ends_when_it_is_told_to(self):
+        with self.environment.server() as (server, _):
+            server.terminate()
+            output, error = server.communicate(timeout=60)
+        self.assertEqual((server.returncode, output), (128 + signal.SIGTERM, ""))
+        self.assertRegex(error, r"^ps_server: .*told to end by SIGTERM\n$")
+
+    def test_a_servers_flags_are_those_of_the_program(self):
+        for command in (["-m", "gradsync.server"], ["-m", "gradsync", "server"], [self.environment.path / "bin/gradsync", "server"]):
+            with self.subTest(command):
+                code, output, error = self.environment.run([*command, "--listen=here"])
+                self.assertEqual((code, output), (2, ""))
+                self.assertRegex(error, r"^ps_server: --listen: expected .*\n$")
+                code, output, error = self.environment.run([*command, "--version"])
+                self.assertEqual((code, error), (0, ""))
+                self.assertRegex(output, r"^ps_server \d")
+
+    def test_a_server_that_is_not_there_is_named(self):
+        code, output, error = self.environment.run(["-c", """
+import sys
+from gradsync import server
+server.PROGRAM = server.PROGRAM.with_name("none")
+sys.exit(server.main(["--help"]))
+"""])
+        self.assertEqual((code, output), (2, ""))
+        self.assertRegex(error, r"^gradsync: /.*/none: expected the program of an installed wheel, found: No such file or directory\n$")
 
     def test_ranks_are_told_which_one_an_exception_has_left(self):
         for how, said in [("raises", "rank 2.*ValueError: the loss is not a number"), ("leaves", "rank 2.*KeyError: 'weight'")]:
