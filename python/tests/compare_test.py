@@ -119,8 +119,8 @@ class CommandLineTest(CommandTest):
         for arguments, expected, output_is, error_is in [
                 (["--version"], 0, r"gradsync \d", r"\Z"), (["--help"], 0, "usage: gradsync compare", r"\Z"),
                 (["compare", "--help"], 0, "usage: gradsync compare", r"\Z"),
-                (["train"], 2, r"\Z", "gradsync: expected compare, found train\nusage: "),
-                ([], 2, r"\Z", "gradsync: expected compare, found nothing\n")]:
+                (["train"], 2, r"\Z", "gradsync: expected compare or server, found train\nusage: "),
+                ([], 2, r"\Z", "gradsync: expected compare or server, found nothing\n")]:
             with self.subTest(arguments):
                 code, output, error = self.environment.run([program, *arguments])
                 self.assertEqual(code, expected)
