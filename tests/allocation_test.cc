@@ -242,7 +242,7 @@ class AllocationTest : public testing::TestWithParam<Case> {
 };
 
 class SharedMemoryAllocationTest : public AllocationTest {};
-class GrpcAllocationTest : public AllocationTest {};
+class StreamAllocationTest : public AllocationTest {};
 
 TEST_P(SharedMemoryAllocationTest, AStepAllocatesNothing) {
   EXPECT_EQ(CountInSteps(1, allocations), 0)
@@ -252,7 +252,7 @@ TEST_P(SharedMemoryAllocationTest, AStepAllocatesNothing) {
 // What is kept to be used again grows to the largest number that was ever under way, and to the
 // most pieces in which each of them ever came from the network, which some step may reach late;
 // what is allocated in every step does not end.
-TEST_P(GrpcAllocationTest, AStepAllocatesNothingInOurCode) {
+TEST_P(StreamAllocationTest, AStepAllocatesNothingInOurCode) {
   void* frames[4];
   backtrace(frames, 4);  // loads what it needs
   attributing = true;
@@ -273,11 +273,13 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"ps", UpdateSite::kOwner, 0}, Case{"ps", UpdateSite::kOwner, 1}),
     NameOf);
 
-INSTANTIATE_TEST_SUITE_P(Ranks, GrpcAllocationTest,
+INSTANTIATE_TEST_SUITE_P(Ranks, StreamAllocationTest,
                          testing::Values(Case{"ring", UpdateSite::kWorker, 0, "grpc"},
                                          Case{"ring", UpdateSite::kOwner, 0, "grpc"},
                                          Case{"ps", UpdateSite::kWorker, 0, "grpc"},
-                                         Case{"ps", UpdateSite::kOwner, 0, "grpc"}),
+                                         Case{"ps", UpdateSite::kOwner, 0, "grpc"},
+                                         Case{"ring", UpdateSite::kWorker, 0, "tcp"},
+                                         Case{"ps", UpdateSite::kOwner, 0, "tcp"}),
                          NameOf);
 
 TEST(WindowMeshAllocationTest, WatchingOverMembersAllocatesNothing) {

@@ -188,11 +188,10 @@ int TcpReactor::State::Timeout() const {
 
 bool TcpReactor::State::TakeMail() {
   std::vector<std::pair<int, std::shared_ptr<Handler>>> added;
-  std::vector<std::shared_ptr<Handler>> attend;
   {
     MutexLock lock(&mutex_);
     added.swap(added_);
-    attend.swap(attend_);
+    attended_.swap(attend_);
     // The reactor's thread may sleep without a tick to wake up for.
     if (driven_ && !added.empty() && asleep_) {
       driven_ = false;
@@ -209,11 +208,13 @@ bool TcpReactor::State::TakeMail() {
     epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event);
     Call(descriptor, true, true, /*ends=*/false);
   }
-  for (const std::shared_ptr<Handler>& handler : attend) {
+  for (const std::shared_ptr<Handler>& handler : attended_) {
     handler->awaits_attention_ = false;
     handler->OnAttention();
   }
-  return !added.empty() || !attend.empty();
+  const bool any = !added.empty() || !attended_.empty();
+  attended_.clear();
+  return any;
 }
 
 void TcpReactor::State::Call(int descriptor, bool readable, bool writable, bool ends) {
@@ -230,14 +231,14 @@ void TcpReactor::State::Call(int descriptor, bool readable, bool writable, bool 
 }
 
 void TcpReactor::State::CallThoseWithMore() {
-  std::vector<int> descriptors;
-  descriptors.swap(with_more_);
-  for (int descriptor : descriptors) {
+  called_again_.swap(with_more_);
+  for (int descriptor : called_again_) {
     const auto found = watched_.find(descriptor);
     if (found == watched_.end() || !found->second.more_to_read) continue;
     found->second.more_to_read = false;
     Call(descriptor, true, false, /*ends=*/false);
   }
+  called_again_.clear();
 }
 
 void TcpReactor::State::Tick() {

@@ -119,6 +119,8 @@ class TcpReactor : public Drivable {
     std::atomic<bool> watches_{false};  // whether watched_ has any
     std::map<int, Watched> watched_;    // changed by handlers, which have the turn
     std::vector<int> with_more_ ABSL_GUARDED_BY(turn_);
+    std::vector<int> called_again_ ABSL_GUARDED_BY(turn_);                   // empty between calls
+    std::vector<std::shared_ptr<Handler>> attended_ ABSL_GUARDED_BY(turn_);  // likewise
     MonotonicTime next_tick_ ABSL_GUARDED_BY(turn_) = MonotonicTime::InfiniteFuture();
 
     Mutex mutex_;
