@@ -39,7 +39,7 @@ class WheelFileTest(unittest.TestCase):
         return [member.filename for member in self.members if ".so" in member.filename]
 
     def binaries(self):
-        return [*self.libraries(), "gradsync/_bin/ps_server"]
+        return [*self.libraries(), os.path.join("gradsync", "_bin", "ps_server")]
 
     def read(self, program, *arguments):
         return subprocess.run([program, *arguments], cwd=self.folder.name, check=True, capture_output=True, text=True).stdout
@@ -267,7 +267,7 @@ except AttributeError as error:
                 self.assertRegex(error, r"^ps_server: --listen: expected .*\n$")
                 code, output, error = self.environment.run([*command, "--version"])
                 self.assertEqual((code, error), (0, ""))
-                self.assertRegex(output, r"^ps_server \d")
+                self.assertRegex(output, r"^ps_server of gradsync \d")
 
     def test_a_server_that_is_not_there_is_named(self):
         code, output, error = self.environment.run(["-c", """
