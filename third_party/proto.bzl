@@ -44,5 +44,6 @@ def cc_proto_libraries(messages, services, **kwargs):
             "@protobuf",
             "@grpc//:grpc++",
         ],
+        alwayslink = True,  # servers that describe themselves look for it by name
         **kwargs
     )
