@@ -146,20 +146,27 @@ def record(path: str | os.PathLike, model: nn.Module, optimizer: torch.optim.Opt
     path = pathlib.Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: expected a folder {path.parent}, found none")
-    recorder = _Recorder(model, optimizer)
-    try:
-        yield
-    finally:
-        recorder.remove()
-    steps = recorder.steps[warmup_steps:]
-    if not steps:
-        raise ValueError(f"{path}: expected more than warmup_steps={warmup_steps} steps, found {len(recorder.steps)}")
-    parameters = sum(recorder.numel().values())
-    about = {
-        "model": name or type(model).__name__, "origin": "measured",
-        "note": f"{parameters} parameters; medians of {len(steps)} steps after {warmup_steps} others, one process; by gradsync.record()",
-        "machine": machine(torch=torch.__version__), "command": shlex.join(sys.argv), "batch_size": batch_size,
-        "threads": torch.get_num_threads()}
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: expected a file, found a folder")
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(_profile(recorder, steps, about), indent=1) + "\n", encoding="utf-8")
-    part.rename(path)
+    part.touch()  # what cannot be written is found before anything is trained
+    try:
+        recorder = _Recorder(model, optimizer)
+        try:
+            yield
+        finally:
+            recorder.remove()
+        steps = recorder.steps[warmup_steps:]
+        if not steps:
+            raise ValueError(f"{path}: expected more than warmup_steps={warmup_steps} steps, found {len(recorder.steps)}")
+        parameters = sum(recorder.numel().values())
+        about = {
+            "model": name or type(model).__name__, "origin": "measured",
+            "note": f"{parameters} parameters; medians of {len(steps)} steps after {warmup_steps} others, one process; by gradsync.record()",
+            "machine": machine(torch=torch.__version__), "command": shlex.join(sys.argv), "batch_size": batch_size,
+            "threads": torch.get_num_threads()}
+        part.write_text(json.dumps(_profile(recorder, steps, about), indent=1) + "\n", encoding="utf-8")
+        part.rename(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

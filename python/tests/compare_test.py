@@ -398,6 +398,25 @@ class RecordTest(CommandTest):
         # Gradients of the last layer come first.
         self.assertEqual({tensor["name"] for tensor in profile["tensors"][:2]}, {"4.bias", "4.weight"})
 
+    def test_after_an_exception_there_is_no_file_and_what_cannot_be_one_is_named_first(self):
+        (self.folder / "taken").mkdir()
+        code, output, error = self.environment.run(["-c", """
+import pathlib, sys, torch, gradsync
+folder = pathlib.Path(sys.argv[1])
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters())
+for name in ("mine.json", "taken", "none/mine.json"):
+    try:
+        with gradsync.record(folder / name, model, optimizer, batch_size=1):
+            print(name, "begins")
+            raise KeyError("weight")
+    except (KeyError, OSError) as error:
+        print(type(error).__name__)
+""", self.folder], PATIENCE)
+        self.assertEqual((code, error), (0, ""))
+        self.assertEqual(output.split("\n")[:-1], ["mine.json begins", "KeyError", "IsADirectoryError", "FileNotFoundError"])
+        self.assertEqual([each.name for each in self.folder.iterdir()], ["taken"])
+
 
 if __name__ == "__main__":
     unittest.main()
