@@ -26,6 +26,7 @@
 #include "core/group/key_value_store.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
+#include "core/links/tcp_stream.h"
 #include "core/shared_memory/window_mesh.h"
 #include "core/shared_memory/window_signals.h"
 #include "gtest/gtest.h"
@@ -140,13 +141,13 @@ class AllocationTest : public testing::TestWithParam<Case> {
     if (GetParam().topology != "ps") return;
     PsOptions base;
     base.update_site = GetParam().site;
-    base.windows = !over_grpc();
-    base.connections = over_grpc() ? 2 : 1;
-    servers_.emplace(over_grpc() ? NewGrpcLink({}) : NewInProcessLink(), kWorkers, 2, base);
+    base.windows = !OverStreams();
+    base.connections = OverStreams() ? 2 : 1;
+    servers_.emplace(OverStreams() ? NewLink() : NewInProcessLink(), kWorkers, 2, base);
   }
   ~AllocationTest() override { pthread_barrier_destroy(&barrier_); }
 
-  // Over gRPC also buckets whose messages are as large as those of real jobs.
+  // Over streams also buckets whose messages are as large as those of real jobs.
   static Plan PlanOf(const Case& c) {
     if (c.link == "shm") return UnevenPlan(kWorkers);
     PlanOptions options;
@@ -162,7 +163,10 @@ class AllocationTest : public testing::TestWithParam<Case> {
     return *Plan::Create(tensors, {0, 1, 2, 3, 4}, optimizer, options);
   }
 
-  bool over_grpc() const { return GetParam().link == "grpc"; }
+  static bool OverStreams() { return GetParam().link != "shm"; }
+  static std::shared_ptr<StreamLink> NewLink() {
+    return GetParam().link == "tcp" ? NewTcpLink() : NewGrpcLink({});
+  }
 
   std::unique_ptr<GradientSync> Create(int rank) {
     if (servers_.has_value()) return servers_->Worker(rank);
@@ -172,10 +176,10 @@ class AllocationTest : public testing::TestWithParam<Case> {
     group.run_id = "allocations";
     group.store = store_;
     group.address = "127.0.0.1";
-    if (over_grpc()) {
+    if (OverStreams()) {
       RingOptions options;
       options.group = group;
-      options.link = NewGrpcLink({});
+      options.link = NewLink();
       options.update_site = GetParam().site;
       options.connections = 2;
       return *CreateRingGradientSync(options);

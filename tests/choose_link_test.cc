@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "core/group/key_value_store.h"
-#include "core/links/grpc_stream.h"
+#include "core/links/server_link.h"
 #include "gradsync/join/sync_factory.h"
 #include "gtest/gtest.h"
 #include "proto/parameter_server.pb.h"
@@ -53,7 +53,7 @@ class Elsewhere {
     const bool answers_;
   };
 
-  const std::shared_ptr<StreamLink> link_ = NewGrpcLink();
+  const std::shared_ptr<StreamLink> link_ = NewServerLink();
   const std::unique_ptr<StreamListener> listener_;
 };
 
@@ -61,7 +61,7 @@ class ChooseLinkTest : public testing::Test {
  protected:
   ChooseLinkTest() {
     ServerOptions options;
-    options.link = NewGrpcLink();
+    options.link = NewServerLink();
     server_ = *ParameterServer::Start(options);
     sync_.job.topology = Topology::kPs;
     sync_.servers = {server_->address()};
@@ -103,7 +103,7 @@ TEST_F(ChooseLinkTest, WorkersAndServersOfOneHostShareMemory) { ExpectAllTake("s
 TEST_F(ChooseLinkTest, AServerOnAnotherHostMakesAllSend) {
   const Elsewhere elsewhere(/*answers=*/true);
   sync_.servers.push_back(elsewhere.address());
-  ExpectAllTake("grpc");
+  ExpectAllTake(LinkName(kLinkBetweenHosts));
 }
 
 TEST_F(ChooseLinkTest, ARingNeedsNoServers) {
@@ -114,7 +114,7 @@ TEST_F(ChooseLinkTest, ARingNeedsNoServers) {
 
 TEST_F(ChooseLinkTest, CompressedGradientsAreSent) {
   sync_.job.codec = *ParseCodec("bf16");
-  ExpectAllTake("grpc");
+  ExpectAllTake(LinkName(kLinkBetweenHosts));
 }
 
 TEST_F(ChooseLinkTest, WhatIsAskedForIsTaken) {
@@ -131,7 +131,7 @@ TEST_F(ChooseLinkTest, AServerThatDoesNotAnswerIsNamedAndHoldsNobodyUp) {
   EXPECT_TRUE(absl::StrContains(links[0].status().message(), "server 0 (" + silent.address()))
       << links[0].status();
   ASSERT_TRUE(links[1].ok()) << links[1].status();
-  EXPECT_EQ(*links[1], "grpc");
+  EXPECT_EQ(*links[1], LinkName(kLinkBetweenHosts));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "core/gpu/fake_gpu.h"
-#include "core/links/grpc_stream.h"
+#include "core/links/server_link.h"
 #include "core/plan/job_spec.h"
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
@@ -81,7 +81,7 @@ std::vector<Outcome> Train(const Case& c) {
   absl::SetFlag(&FLAGS_offload, c.offload);
   std::vector<std::unique_ptr<ParameterServer>> servers;
   ServerOptions server;
-  server.link = NewGrpcLink();
+  server.link = NewServerLink();
   for (int i = 0; c.topology == Topology::kPs && i < 2; ++i) {
     servers.push_back(ParameterServer::Start(server).value());
   }

@@ -238,7 +238,7 @@ bool HasIpv6() {
 }
 
 TEST_F(TcpStreamTest, ListensAtNamesAndAtAddressesOfBothVersions) {
-  for (const std::string& address : {"localhost:0", "[::1]:0", "[::]:0", "0.0.0.0:0"}) {
+  for (const std::string address : {"localhost:0", "[::1]:0", "[::]:0", "0.0.0.0:0"}) {
     if (address == "[::1]:0" && !HasIpv6()) continue;  // a container may have none
     TcpLinkOptions options;
     options.credentials.insecure = true;
