@@ -122,6 +122,7 @@ set(GRADSYNC_SOURCES
   core/links/grpc_frame_stream.cc
   core/links/grpc_stream.cc
   core/links/in_process_stream.cc
+  core/links/link_driver.cc
   core/links/member_stream.cc
   core/links/peer_session.cc
   core/links/server_link.cc
