@@ -26,7 +26,6 @@
 #include "core/group/key_value_store.h"
 #include "core/links/grpc_stream.h"
 #include "core/links/in_process_stream.h"
-#include "core/links/tcp_stream.h"
 #include "core/shared_memory/window_mesh.h"
 #include "core/shared_memory/window_signals.h"
 #include "gtest/gtest.h"
@@ -141,13 +140,13 @@ class AllocationTest : public testing::TestWithParam<Case> {
     if (GetParam().topology != "ps") return;
     PsOptions base;
     base.update_site = GetParam().site;
-    base.windows = !OverStreams();
-    base.connections = OverStreams() ? 2 : 1;
-    servers_.emplace(OverStreams() ? NewLink() : NewInProcessLink(), kWorkers, 2, base);
+    base.windows = !over_grpc();
+    base.connections = over_grpc() ? 2 : 1;
+    servers_.emplace(over_grpc() ? NewGrpcLink({}) : NewInProcessLink(), kWorkers, 2, base);
   }
   ~AllocationTest() override { pthread_barrier_destroy(&barrier_); }
 
-  // Over streams also buckets whose messages are as large as those of real jobs.
+  // Over gRPC also buckets whose messages are as large as those of real jobs.
   static Plan PlanOf(const Case& c) {
     if (c.link == "shm") return UnevenPlan(kWorkers);
     PlanOptions options;
@@ -163,10 +162,7 @@ class AllocationTest : public testing::TestWithParam<Case> {
     return *Plan::Create(tensors, {0, 1, 2, 3, 4}, optimizer, options);
   }
 
-  static bool OverStreams() { return GetParam().link != "shm"; }
-  static std::shared_ptr<StreamLink> NewLink() {
-    return GetParam().link == "tcp" ? NewTcpLink() : NewGrpcLink({});
-  }
+  bool over_grpc() const { return GetParam().link == "grpc"; }
 
   std::unique_ptr<GradientSync> Create(int rank) {
     if (servers_.has_value()) return servers_->Worker(rank);
@@ -176,10 +172,10 @@ class AllocationTest : public testing::TestWithParam<Case> {
     group.run_id = "allocations";
     group.store = store_;
     group.address = "127.0.0.1";
-    if (OverStreams()) {
+    if (over_grpc()) {
       RingOptions options;
       options.group = group;
-      options.link = NewLink();
+      options.link = NewGrpcLink({});
       options.update_site = GetParam().site;
       options.connections = 2;
       return *CreateRingGradientSync(options);
@@ -246,7 +242,7 @@ class AllocationTest : public testing::TestWithParam<Case> {
 };
 
 class SharedMemoryAllocationTest : public AllocationTest {};
-class StreamAllocationTest : public AllocationTest {};
+class GrpcAllocationTest : public AllocationTest {};
 
 TEST_P(SharedMemoryAllocationTest, AStepAllocatesNothing) {
   EXPECT_EQ(CountInSteps(1, allocations), 0)
@@ -256,7 +252,7 @@ TEST_P(SharedMemoryAllocationTest, AStepAllocatesNothing) {
 // What is kept to be used again grows to the largest number that was ever under way, and to the
 // most pieces in which each of them ever came from the network, which some step may reach late;
 // what is allocated in every step does not end.
-TEST_P(StreamAllocationTest, AStepAllocatesNothingInOurCode) {
+TEST_P(GrpcAllocationTest, AStepAllocatesNothingInOurCode) {
   void* frames[4];
   backtrace(frames, 4);  // loads what it needs
   attributing = true;
@@ -277,13 +273,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"ps", UpdateSite::kOwner, 0}, Case{"ps", UpdateSite::kOwner, 1}),
     NameOf);
 
-INSTANTIATE_TEST_SUITE_P(Ranks, StreamAllocationTest,
+INSTANTIATE_TEST_SUITE_P(Ranks, GrpcAllocationTest,
                          testing::Values(Case{"ring", UpdateSite::kWorker, 0, "grpc"},
                                          Case{"ring", UpdateSite::kOwner, 0, "grpc"},
                                          Case{"ps", UpdateSite::kWorker, 0, "grpc"},
-                                         Case{"ps", UpdateSite::kOwner, 0, "grpc"},
-                                         Case{"ring", UpdateSite::kWorker, 0, "tcp"},
-                                         Case{"ps", UpdateSite::kOwner, 0, "tcp"}),
+                                         Case{"ps", UpdateSite::kOwner, 0, "grpc"}),
                          NameOf);
 
 TEST(WindowMeshAllocationTest, WatchingOverMembersAllocatesNothing) {
