@@ -15,6 +15,7 @@
 #include "benchmarks/records/proto_json.h"
 #include "core/gpu/open_gpu.h"
 #include "core/plan/cost_model.h"
+#include "core/plan/job_spec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"
@@ -144,11 +145,12 @@ TEST(SyncBenchTest, HostsOnAnEmulatedNetworkSendWhatTheirPlacementSays) {
   EXPECT_GT(records.networks(0).tcp_factor(), 0.5);
   EXPECT_LT(records.networks(0).tcp_factor(), 1);
   // By topology, placement and link, as closed forms have them.
-  const std::map<std::string, double> loads = {{"ring  grpc", RingLoad(3)},
+  const std::string link = LinkName(kLinkBetweenHosts);
+  const std::map<std::string, double> loads = {{"ring  " + link, RingLoad(3)},
                                                {"ring  gloo", RingLoad(3)},
-                                               {"ps dedicated grpc", DedicatedPsLoad(3, 1)},
-                                               {"ps colocated grpc", ColocatedPsLoad(3, 1)},
-                                               {"ps mixed grpc", MixedPsLoad(3, 1)}};
+                                               {"ps dedicated " + link, DedicatedPsLoad(3, 1)},
+                                               {"ps colocated " + link, ColocatedPsLoad(3, 1)},
+                                               {"ps mixed " + link, MixedPsLoad(3, 1)}};
   std::map<std::string, double> found;
   for (const proto::Run& run : records.runs()) {
     EXPECT_EQ(run.bandwidth(), "400mbit");
@@ -156,7 +158,7 @@ TEST(SyncBenchTest, HostsOnAnEmulatedNetworkSendWhatTheirPlacementSays) {
     if (run.library() == "tcp_stream") continue;
     EXPECT_EQ(run.wrong(), 0);
     EXPECT_GT(run.peer_ratio(), 0);
-    EXPECT_EQ(run.simulated_us() > 0, run.link() == "grpc");
+    EXPECT_EQ(run.simulated_us() > 0, run.link() == link);
     found[absl::StrCat(run.topology(), " ", run.placement(), " ", run.link())] =
         Busiest(run) / run.bytes();
   }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/records/proto_json.h"
+#include "core/plan/job_spec.h"
 #include "core/plan/slice_traffic.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -140,7 +141,7 @@ TEST(TrainBenchTest, OnAnEmulatedNetworkThePredictionStandsBesideTheMeasurement)
     const proto::Run& run = records.runs(i);
     const proto::Run& predicted = records.predictions(i);
     EXPECT_EQ(run.wrong(), 0);
-    EXPECT_EQ(run.link(), "grpc");
+    EXPECT_EQ(run.link(), LinkName(kLinkBetweenHosts));
     EXPECT_EQ(run.bandwidth(), i < 2 ? "200mbit" : "400mbit");
     EXPECT_EQ(predicted.bandwidth(), run.bandwidth());
     EXPECT_EQ(predicted.topology(), run.topology());
