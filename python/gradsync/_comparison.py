@@ -1,9 +1,9 @@
 """What rounds of several configurations show: the lines and the table of gradsync compare, and its records."""
 import dataclasses
-import importlib.metadata
 import shlex
 import statistics
 
+from . import __version__
 from ._machine import machine
 from .decision import decide
 
@@ -110,12 +110,5 @@ def record_of(which, rounds, options):
 def records_of(measured, options, command):
     torch = next(iter(measured.values()))[0].torch
     by_name = {each.name: each for each in options.configurations}
-    return {"machine": machine(torch=torch, gradsync=version()), "command": shlex.join(["gradsync", "compare", *command]),
+    return {"machine": machine(torch=torch, gradsync=__version__), "command": shlex.join(["gradsync", "compare", *command]),
             "runs": [record_of(by_name[name], rounds, options) for name, rounds in measured.items()]}
-
-
-def version():
-    try:
-        return importlib.metadata.version("gradsync")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
