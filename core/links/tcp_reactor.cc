@@ -106,8 +106,6 @@ bool TcpReactor::State::BeginSleep(int* timeout) {
   }
   MutexLock lock(&mutex_);
   if (HasWork()) *timeout = 0;
-  // Another thread may have added the first socket since.
-  if (*timeout < 0 && watches_) *timeout = static_cast<int>(absl::ToInt64Milliseconds(kTick));
   asleep_ = *timeout != 0;
   return !stopping_;
 }
@@ -176,7 +174,6 @@ bool TcpReactor::State::Handle(const epoll_event* events, int count) {
   CallThoseWithMore();
   Tick();
   more_ = !with_more_.empty();
-  watches_ = !watched_.empty();
   current_ = std::thread::id();
   return any;
 }
@@ -192,15 +189,8 @@ bool TcpReactor::State::TakeMail() {
     MutexLock lock(&mutex_);
     added.swap(added_);
     attended_.swap(attend_);
-    // The reactor's thread may sleep without a tick to wake up for.
-    if (driven_ && !added.empty() && asleep_) {
-      driven_ = false;
-      Wake();
-      driven_ = true;
-    }
   }
   for (auto& [descriptor, handler] : added) {
-    if (watched_.empty()) next_tick_ = MonotonicTime::Now() + kTick;
     watched_[descriptor] = {std::move(handler), false};
     epoll_event event = {};
     event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
@@ -251,7 +241,7 @@ void TcpReactor::State::Tick() {
   for (const auto& handler : handlers) {
     handler->OnTick(now, late > kStopped ? late : absl::ZeroDuration());
   }
-  next_tick_ = watched_.empty() ? MonotonicTime::InfiniteFuture() : now + kTick;
+  next_tick_ = now + kTick;
 }
 
 }  // namespace gradsync

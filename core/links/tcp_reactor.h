@@ -115,13 +115,12 @@ class TcpReactor : public Drivable {
     Mutex turn_;
     std::atomic<bool> turn_awaited_{false};  // by the reactor's own thread
     std::atomic<std::thread::id> current_{std::thread::id()};
-    std::atomic<bool> more_{false};     // whether with_more_ has any
-    std::atomic<bool> watches_{false};  // whether watched_ has any
-    std::map<int, Watched> watched_;    // changed by handlers, which have the turn
+    std::atomic<bool> more_{false};   // whether with_more_ has any
+    std::map<int, Watched> watched_;  // changed by handlers, which have the turn
     std::vector<int> with_more_ ABSL_GUARDED_BY(turn_);
     std::vector<int> called_again_ ABSL_GUARDED_BY(turn_);                   // empty between calls
     std::vector<std::shared_ptr<Handler>> attended_ ABSL_GUARDED_BY(turn_);  // likewise
-    MonotonicTime next_tick_ ABSL_GUARDED_BY(turn_) = MonotonicTime::InfiniteFuture();
+    MonotonicTime next_tick_ ABSL_GUARDED_BY(turn_) = MonotonicTime::Now() + kTick;
 
     Mutex mutex_;
     CondVar unparked_;
